@@ -1,0 +1,80 @@
+# `make demo` and `make test` need only Python >= 3.11 (with venv and pip) and make: each builds .venv from the
+# hash-checked locks when it is missing or older than they are. Packages come through pip's own configuration.
+
+# The first interpreter that is new enough; a shim that exists but does not run is passed over.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip
+PYTEST_WORKERS ?= 2
+UV_VERSION := 0.13.7
+UV ?= $(VENV)-lock/bin/uv
+
+export PIP_NO_INPUT := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+unexport PYTHONPATH PYTHONHOME
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help setup demo test lint bench fmt lock clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
+		|| sed -n 's/^\([a-z]*\):.*## */  make \1: /p' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.package $(VENV)/.dev  ## make .venv with the package and the development tools
+
+demo: $(VENV)/.package  ## join generated data and check the result
+	$(BIN)/semistream demo
+
+test: lint  ## all checks, then the test suite
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS)
+
+lint: setup  ## ruff, mypy and the import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy src
+	$(BIN)/lint-imports --no-cache
+
+bench: setup  ## compare the operators with each other, Polars and DuckDB
+	$(BIN)/python benchmarks/operators.py
+
+fmt: setup  ## sort imports, fix what can be fixed, format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# A changed lock starts .venv anew, so that nothing an older one installed stays behind.
+$(VENV)/.runtime: requirements/runtime.lock
+	@test -n "$(PYTHON)" || { echo "Python >= 3.11 not found; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); exit 1; }
+	$(PIP) install --quiet --require-hashes --only-binary :all: -r requirements/runtime.lock
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.lock $(VENV)/.runtime
+	$(PIP) install --quiet --require-hashes --only-binary :all: -r requirements/dev.lock
+	@touch $@
+
+# The build backend is in the lock: without isolation nothing unpinned is fetched.
+$(VENV)/.package: pyproject.toml $(VENV)/.runtime
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# uv makes one lock for all platforms and Python versions. It does not read pip's configuration; where a mirror
+# is needed, set UV_DEFAULT_INDEX. `make lock LOCK_FLAGS=--upgrade` takes new versions.
+LOCK_FLAGS ?=
+COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--no-emit-find-links --custom-compile-command "make lock" $(LOCK_FLAGS) pyproject.toml --group build
+
+lock: $(filter $(VENV)-lock/%,$(UV))  ## resolve the dependencies again and write the locks
+	$(COMPILE) --output-file requirements/runtime.lock
+	$(COMPILE) --group dev --constraint requirements/runtime.lock --output-file requirements/dev.lock
+
+$(VENV)-lock/bin/uv:
+	$(PYTHON) -m venv --clear $(VENV)-lock
+	$(VENV)-lock/bin/python -m pip install --quiet uv==$(UV_VERSION)
+
+clean:  ## remove everything that is made, .venv too
+	rm -rf $(VENV) $(VENV)-lock build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

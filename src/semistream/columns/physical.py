@@ -1,0 +1,183 @@
+"""The border between Arrow's many types and the three shapes a kernel can move.
+
+Kernels know FIXED (so many bytes a value), BOOL (a bitmap) and VAR (bytes behind int32 offsets). Everything else
+is brought into one of these on the way in and restored on the way out, so a column of any type passes through a
+join untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semistream.columns.nested import decode_nested, encode_nested, supports_nested
+from semistream.errors import SchemaError
+
+Int64s = npt.NDArray[np.int64]
+
+
+class Kind(IntEnum):
+    """How a kernel moves a value."""
+
+    FIXED = 0
+    BOOL = 1
+    VAR = 2
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The plain type that carries the same values as an encoded one."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _plain(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    if pa.types.is_run_end_encoded(kind):
+        return _plain(kind.value_type)
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return pa.binary()
+    return kind
+
+
+def _unsupported(column: pa.Field) -> SchemaError:
+    return SchemaError(
+        f"column {column.name!r} has type {column.type}, which cannot be carried through a join; allowed are "
+        "fixed-width types, strings, binaries, lists, structs and maps: cast it, or leave it out"
+    )
+
+
+@dataclass(frozen=True)
+class PhysicalColumn:
+    """One logical column and the shape it has inside a kernel."""
+
+    name: str
+    logical: pa.DataType
+    kind: Kind
+    width: int
+    nullable: bool = True
+
+    @staticmethod
+    def of(column: pa.Field) -> PhysicalColumn:
+        plain = _plain(column.type)
+        if pa.types.is_boolean(plain):
+            return PhysicalColumn(column.name, column.type, Kind.BOOL, 1, column.nullable)
+        if pa.types.is_nested(plain) and not supports_nested(plain):
+            raise _unsupported(column)
+        if pa.types.is_string(plain) or pa.types.is_binary(plain) or pa.types.is_nested(plain):
+            return PhysicalColumn(column.name, column.type, Kind.VAR, 0, column.nullable)
+        if pa.types.is_null(plain):
+            return PhysicalColumn(column.name, column.type, Kind.FIXED, 0, True)
+        try:
+            return PhysicalColumn(column.name, column.type, Kind.FIXED, plain.byte_width, column.nullable)
+        except ValueError:
+            raise _unsupported(column) from None
+
+    @property
+    def physical(self) -> pa.DataType:
+        """The Arrow type kernels see."""
+        plain = _plain(self.logical)
+        if self.kind is Kind.VAR:
+            return pa.string() if pa.types.is_string(plain) else pa.binary()
+        return plain
+
+    def to_physical(self, array: pa.Array) -> pa.Array:
+        kind = array.type
+        if isinstance(kind, pa.BaseExtensionType):
+            array = array.storage
+            kind = array.type
+        plain = _plain(kind)
+        if kind != plain:
+            array = array.cast(plain)
+        if pa.types.is_nested(plain):
+            return encode_nested(array)
+        return array
+
+    def to_logical(self, array: pa.Array) -> pa.Array:
+        if array.type == self.logical:
+            return array
+        storage = self.logical
+        if isinstance(storage, pa.BaseExtensionType):
+            storage = storage.storage_type
+        plain = _plain(storage)
+        if pa.types.is_nested(plain):
+            array = decode_nested(array, plain)
+        if array.type != storage:
+            if pa.types.is_dictionary(storage):
+                array = array.dictionary_encode().cast(storage)
+            elif pa.types.is_run_end_encoded(storage):
+                array = pc.run_end_encode(array, run_end_type=storage.run_end_type)
+            else:
+                array = array.cast(storage)
+        if isinstance(self.logical, pa.BaseExtensionType):
+            array = pa.ExtensionArray.from_storage(self.logical, array)
+        return array
+
+
+@dataclass
+class ColumnsView:
+    """Addresses of the physical columns of one record batch, as kernels take them.
+
+    `data` is already moved by the array's offset for FIXED columns, `offs` for VAR columns; bitmaps keep their
+    bit offset in `bit`. A column without nulls has `valid` 0.
+    """
+
+    n_rows: int
+    data: Int64s
+    valid: Int64s
+    offs: Int64s
+    bit: Int64s
+    keep: list[pa.Array] = field(repr=False)
+
+    @property
+    def has_nulls(self) -> npt.NDArray[np.bool_]:
+        return self.valid != 0
+
+
+class PhysicalSchema:
+    """The physical columns of a logical schema."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self.columns = [PhysicalColumn.of(column) for column in schema]
+        self.kinds = np.array([int(column.kind) for column in self.columns], dtype=np.int64)
+        self.widths = np.array([column.width for column in self.columns], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    @property
+    def has_var(self) -> bool:
+        return any(column.kind is Kind.VAR for column in self.columns)
+
+    def encode(self, arrays: Sequence[pa.Array]) -> list[pa.Array]:
+        return [column.to_physical(array) for column, array in zip(self.columns, arrays, strict=True)]
+
+    def decode(self, arrays: Sequence[pa.Array]) -> list[pa.Array]:
+        return [column.to_logical(array) for column, array in zip(self.columns, arrays, strict=True)]
+
+    def view(self, arrays: Sequence[pa.Array]) -> ColumnsView:
+        """Addresses of physical arrays (what `encode` returned)."""
+        count = len(self.columns)
+        data, valid, offs, bit = (np.zeros(count, dtype=np.int64) for _ in range(4))
+        for i, (column, array) in enumerate(zip(self.columns, arrays, strict=True)):
+            buffers = array.buffers()
+            bit[i] = array.offset
+            if array.null_count and buffers[0] is not None:
+                valid[i] = buffers[0].address
+            if column.kind is Kind.VAR:
+                offs[i] = buffers[1].address + 4 * array.offset if buffers[1] is not None else 0
+                data[i] = buffers[2].address if buffers[2] is not None else 0
+            elif column.kind is Kind.BOOL:
+                data[i] = buffers[1].address if buffers[1] is not None else 0
+            elif column.width:
+                data[i] = (
+                    buffers[1].address + column.width * array.offset if buffers[1] is not None else 0
+                )
+        rows = len(arrays[0]) if count else 0
+        return ColumnsView(rows, data, valid, offs, bit, list(arrays))

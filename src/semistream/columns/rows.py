@@ -1,0 +1,293 @@
+"""Packed rows and their way back into Arrow columns.
+
+`RowLayout` decides where each physical column stands in a packed row; `take_paged` and `take_rows` build fresh Arrow
+arrays for picked rows of paged columns or of packed rows. One allocation serves all columns of an output batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from semistream.columns.physical import Kind, PhysicalSchema
+from semistream.kernels import rows as kernel
+
+Int64s = npt.NDArray[np.int64]
+Int32s = npt.NDArray[np.int32]
+
+
+class Paged(Protocol):
+    """Columns in one or more pages, as kernels see them (see master.base.PageBlock)."""
+
+    page_rows: int
+    base: Int64s
+    kind: Int32s
+    data: Int64s
+    valid: Int64s
+    offs: Int64s
+    bit: Int64s
+
+
+class BatchColumns:
+    """One record batch as a single page."""
+
+    base = np.zeros(1, dtype=np.int64)
+    kind = np.zeros(1, dtype=np.int32)
+
+    def __init__(self, physical: PhysicalSchema, arrays: Sequence[pa.Array], n_rows: int) -> None:
+        view = physical.view(arrays)
+        self.n_rows = n_rows
+        self.page_rows = max(n_rows, 1)
+        self.data = view.data.reshape(1, -1)
+        self.valid = np.where(view.valid == 0, -1, view.valid).reshape(1, -1)
+        self.offs = view.offs.reshape(1, -1)
+        self.bit = view.bit.reshape(1, -1)
+        self.keep = view.keep
+
+
+class RowLayout:
+    """Where the cells of a packed row stand, counted from the payload's first byte.
+
+    `aliases` names columns whose value is the slot's key code: they are read from the slot's first bytes and
+    take no room. `nullable` says which columns may hold nulls; `flag` asks for one byte of operator flags.
+    """
+
+    def __init__(
+        self,
+        physical: PhysicalSchema,
+        header: int,
+        nullable: Sequence[bool] | None = None,
+        aliases: Sequence[int] = (),
+        flag: bool = False,
+        align: int = 1,
+    ) -> None:
+        self.physical = physical
+        self.header = header
+        count = len(physical)
+        nullable = [True] * count if nullable is None else nullable
+        self.kinds, self.widths = physical.kinds, physical.widths
+        self.cells = np.zeros(count, dtype=np.int64)
+        self.null_bits = np.full(count, -1, dtype=np.int64)
+        at = bits = 0
+        for i, column in enumerate(physical.columns):
+            if i in aliases:
+                self.cells[i] = -header
+                continue
+            self.cells[i] = at
+            at += 4 if column.kind is Kind.VAR else column.width
+            if nullable[i] and not pa.types.is_null(column.logical):
+                self.null_bits[i] = bits
+                bits += 1
+        self.var_columns = np.flatnonzero(self.kinds == int(Kind.VAR)).astype(np.int64)
+        self.var_cells = np.ascontiguousarray(self.cells[self.var_columns])
+        self.head = at
+        if len(self.var_columns):
+            at += 4
+        self.nulls_at = at
+        at += -(-bits // 8)
+        self.flag_at = header + at if flag else 0
+        at += int(flag)
+        self.slot_bytes = -(-max(header + at, 8) // align) * align
+        self.stored = np.array([i for i in range(count) if i not in aliases], dtype=np.int64)
+        self._stored_kinds = np.ascontiguousarray(self.kinds[self.stored])
+        self._stored_widths = np.ascontiguousarray(self.widths[self.stored])
+        self._stored_cells = np.ascontiguousarray(self.cells[self.stored])
+        self._stored_nulls = np.ascontiguousarray(self.null_bits[self.stored])
+
+    @property
+    def has_var(self) -> bool:
+        return len(self.var_columns) > 0
+
+    @property
+    def chain_at(self) -> int:
+        """Offset of the VAR chain's head from the slot's first byte; 0 when there are no VAR columns."""
+        return self.header + self.head if self.has_var else 0
+
+    def pack(self, source: Paged, ids: Int64s, start: int, count: int, slots: Int64s) -> None:
+        """Write rows `ids[start:start+count]` of paged columns into slots (VAR bytes apart)."""
+        kernel.pack_rows(
+            ids,
+            start,
+            count,
+            slots,
+            self.header,
+            self.nulls_at,
+            source.page_rows,
+            source.base,
+            source.kind,
+            source.data,
+            source.valid,
+            source.bit,
+            self.stored,
+            self._stored_kinds,
+            self._stored_widths,
+            self._stored_cells,
+            self._stored_nulls,
+        )
+
+
+class _Output:
+    """Column buffers of one output batch, cut from a single allocation, bitmaps (zeroed) last."""
+
+    def __init__(self, physical: PhysicalSchema, count: int, with_valid: npt.NDArray[np.bool_]) -> None:
+        self.physical = physical
+        self.count = count
+        self.data = np.zeros(len(physical), dtype=np.int64)
+        self.valid = np.zeros(len(physical), dtype=np.int64)
+        bitmap = -(-count // 512) * 64
+        sizes: list[tuple[int, int]] = []
+        at = 0
+        for column in physical.columns:
+            size = 0
+            if column.kind is Kind.FIXED:
+                size = count * column.width
+            elif column.kind is Kind.VAR:
+                size = 4 * (count + 1)
+            sizes.append((at, size))
+            at += -(-size // 64) * 64
+        zero_from = at
+        bitmaps: dict[int, int] = {}
+        for i, column in enumerate(physical.columns):
+            if column.kind is Kind.BOOL:
+                sizes[i] = (at, bitmap)
+                at += bitmap
+            if with_valid[i]:
+                bitmaps[i] = at
+                at += bitmap
+        self.buffer = pa.allocate_buffer(max(at, 64))
+        address = self.buffer.address
+        if at > zero_from:
+            np.frombuffer(self.buffer, dtype=np.uint8)[zero_from:at] = 0
+        for i, (begin, _) in enumerate(sizes):
+            self.data[i] = address + begin
+        for i, begin in bitmaps.items():
+            self.valid[i] = address + begin
+        self._sizes, self._bitmaps, self._bitmap_bytes = sizes, bitmaps, bitmap
+        self.var: dict[int, pa.Buffer] = {}
+
+    def arrays(self) -> list[pa.Array]:
+        result = []
+        for i, column in enumerate(self.physical.columns):
+            if column.kind is Kind.FIXED and column.width == 0:
+                result.append(pa.nulls(self.count, column.physical))
+                continue
+            valid = None
+            if i in self._bitmaps:
+                valid = self.buffer.slice(self._bitmaps[i], self._bitmap_bytes)
+            begin, size = self._sizes[i]
+            buffers = [valid, self.buffer.slice(begin, size)]
+            if column.kind is Kind.VAR:
+                buffers.append(self.var[i])
+            result.append(pa.Array.from_buffers(column.physical, self.count, buffers))
+        return result
+
+
+INT32_MAX = 2**31 - 1
+
+
+def take_paged(
+    physical: PhysicalSchema, source: Paged, ids: Int64s, start: int, count: int, columns: Int64s
+) -> list[pa.Array] | None:
+    """Physical arrays of picked rows; `columns[i]` is the paged column behind physical column i.
+
+    None when a VAR column would pass 2 GiB: the caller asks for fewer rows.
+    """
+    with_valid = (source.valid[:, columns] >= 0).any(axis=0)
+    out = _Output(physical, count, with_valid)
+    kernel.gather_paged(
+        ids,
+        start,
+        count,
+        source.page_rows,
+        source.base,
+        source.kind,
+        source.data,
+        source.valid,
+        source.bit,
+        columns,
+        physical.kinds,
+        physical.widths,
+        out.data,
+        out.valid,
+    )
+    for i, column in enumerate(physical.columns):
+        if column.kind is Kind.VAR:
+            c = int(columns[i])
+            offsets = int(out.data[i])
+            total = kernel.var_offsets_paged(
+                ids,
+                start,
+                count,
+                source.page_rows,
+                source.base,
+                source.kind,
+                source.valid,
+                source.offs,
+                source.bit,
+                c,
+                offsets,
+            )
+            if total > INT32_MAX:
+                return None
+            out.var[i] = pa.allocate_buffer(total)
+            kernel.var_copy_paged(
+                ids,
+                start,
+                count,
+                source.page_rows,
+                source.base,
+                source.kind,
+                source.data,
+                source.offs,
+                c,
+                offsets,
+                out.var[i].address,
+            )
+    return out.arrays()
+
+
+def take_rows(
+    layout: RowLayout, slots: Int64s, start: int, count: int, arena: Int64s, nulls: npt.NDArray[np.bool_]
+) -> list[pa.Array] | None:
+    """Physical arrays of packed rows; `nulls` says which columns ever received a null."""
+    physical = layout.physical
+    out = _Output(physical, count, nulls & (layout.null_bits >= 0))
+    kernel.gather_rows(
+        slots,
+        start,
+        count,
+        layout.header,
+        layout.nulls_at,
+        physical.kinds,
+        physical.widths,
+        layout.cells,
+        layout.null_bits,
+        out.data,
+        out.valid,
+    )
+    for position, i in enumerate(layout.var_columns.tolist()):
+        offsets = int(out.data[i])
+        total = kernel.var_offsets_rows(
+            slots, start, count, layout.header + int(layout.cells[i]), offsets
+        )
+        if total > INT32_MAX:
+            return None
+        out.var[i] = pa.allocate_buffer(total)
+        kernel.var_copy_rows(
+            slots,
+            start,
+            count,
+            layout.header,
+            layout.head,
+            layout.var_cells,
+            position,
+            int(arena[0]),
+            int(arena[1]),
+            offsets,
+            out.var[i].address,
+        )
+    return out.arrays()

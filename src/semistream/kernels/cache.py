@@ -1,0 +1,354 @@
+"""The cache H_R: a directory of keys, each with all of its master tuples or none at all.
+
+Directory entry, 16 bytes, open addressing with linear probing: the key code, then
+`flag | count (30 bits) | reference of the first row (32 bits)`. A key without rows is known to be absent from R.
+The count is the frequency recorder: stream tuples that asked for the key. A SWITCHING entry collects rows and is
+not seen by the stream before it is complete (SSBJ).
+
+    row slot: | next u32 | payload |
+"""
+
+# mypy: disallow_untyped_defs=False
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from semistream.kernels.arena import A_BASE, A_SHIFT, free_chain, give_slot, take_slot
+from semistream.kernels.pending import hash32
+from semistream.kernels.raw import load_u32, store_i32
+from semistream.kernels.rows import NIL
+
+ROW_HEADER = 4
+ENTRY_BYTES = 16
+EMPTY = -1
+SWITCHING = np.int64(1) << 62
+COUNT_ONE = np.int64(1) << 32
+COUNT_MASK = (np.int64(1) << 30) - 1
+C_KEYS, C_ROWS, C_SWITCHING_ROWS, C_SWITCHING_KEYS = range(4)
+
+
+@njit("int64(int64[::1], int64)", cache=True, nogil=True)
+def cache_find(entries, code):
+    """Index of the entry of a code, or -1."""
+    size = entries.size >> 1
+    at = (hash32(code) * size) >> 32
+    while True:
+        if entries[2 * at + 1] == EMPTY:
+            return -1
+        if entries[2 * at] == code:
+            return at
+        at += 1
+        if at == size:
+            at = 0
+
+
+@njit(nogil=True, inline="always")
+def _cache_insert(entries, code, meta):
+    size = entries.size >> 1
+    at = (hash32(code) * size) >> 32
+    while entries[2 * at + 1] != EMPTY:
+        at += 1
+        if at == size:
+            at = 0
+    entries[2 * at] = code
+    entries[2 * at + 1] = meta
+    return at
+
+
+@njit(nogil=True, inline="always")
+def _cache_delete(entries, at):
+    """Remove an entry and close the gap behind it."""
+    size = entries.size >> 1
+    gap = at
+    probe = at
+    while True:
+        probe += 1
+        if probe == size:
+            probe = 0
+        if entries[2 * probe + 1] == EMPTY:
+            break
+        home = (hash32(entries[2 * probe]) * size) >> 32
+        if (probe - home) % size >= (probe - gap) % size:
+            entries[2 * gap] = entries[2 * probe]
+            entries[2 * gap + 1] = entries[2 * probe + 1]
+            gap = probe
+    entries[2 * gap + 1] = EMPTY
+
+
+@njit(nogil=True, inline="always")
+def _free_rows(reference, arena, pool, blocks, chain):
+    """Give back all rows of a key; returns their number."""
+    rows = 0
+    while reference != NIL:
+        slot = arena[A_BASE] + (reference << arena[A_SHIFT])
+        reference = load_u32(slot)
+        if chain > 0:
+            free_chain(arena, blocks, slot + chain)
+        give_slot(arena, pool, slot)
+        rows += 1
+    return rows
+
+
+@njit(
+    "int64(int64[::1], int64, int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], boolean[::1], int64[::1], int64)",
+    cache=True,
+    nogil=True,
+)
+def cache_probe(codes, stop, entries, arena, cursor, out_ids, out_rows, found, misses, first_only):
+    """Stream-probing phase: pair stream tuples with the cached rows of their key.
+
+    `cursor`: tuple, row to go on with, misses so far. `found[i]` says the key is cached (perhaps as absent);
+    the others are listed in `misses`. Stops when the pair buffers are full.
+    """
+    filled = 0
+    room = out_ids.size
+    base = arena[A_BASE]
+    shift = arena[A_SHIFT]
+    missed = cursor[2]
+    i = cursor[0]
+    row = cursor[1]
+    size = entries.size >> 1
+    while i < stop:
+        if row == 0:
+            code = codes[i]
+            at = (hash32(code) * size) >> 32
+            meta = entries[2 * at + 1]
+            while meta != EMPTY and entries[2 * at] != code:
+                at += 1
+                if at == size:
+                    at = 0
+                meta = entries[2 * at + 1]
+            if meta == EMPTY or meta & SWITCHING != 0:
+                misses[missed] = i
+                missed += 1
+                i += 1
+                continue
+            found[i] = True
+            if (meta >> 32) & COUNT_MASK < COUNT_MASK:
+                entries[2 * at + 1] = meta + COUNT_ONE
+            reference = meta & NIL
+            if reference == NIL:
+                i += 1
+                continue
+            row = base + (reference << shift)
+        while True:
+            if filled == room:
+                cursor[0] = i
+                cursor[1] = row
+                cursor[2] = missed
+                return filled
+            out_ids[filled] = i
+            out_rows[filled] = row
+            filled += 1
+            reference = load_u32(row)
+            if reference == NIL or first_only:
+                break
+            row = base + (reference << shift)
+        row = 0
+        i += 1
+    cursor[0] = i
+    cursor[1] = 0
+    cursor[2] = missed
+    return filled
+
+
+@njit(
+    "int64(int64[::1], int64[::1], int64[::1], int64, int64, int64[::1], int64[::1], int64[::1], int32[::1], int64[::1],"
+    " int64[::1], int64[::1], int64[::1])",
+    cache=True,
+    nogil=True,
+)
+def cache_admit(
+    codes, starts, ends, first, last, counts, entries, arena, extents, pool, state, out_slots, out_ids
+):
+    """Admit keys: run r has code `codes[r]` and the block rows `starts[r]..ends[r]` (an empty run: known absent).
+
+    Room for entries and rows was checked by the caller, also that `out_slots` can take all rows. Keys that are
+    cached already are passed over. Returns the number of rows whose payload is now to be packed.
+    """
+    filled = 0
+    for r in range(first, last):
+        if cache_find(entries, codes[r]) >= 0:
+            continue
+        reference = NIL
+        for row in range(starts[r], ends[r]):
+            slot = take_slot(arena, extents, pool)
+            store_i32(slot, reference)
+            reference = (slot - arena[A_BASE]) >> arena[A_SHIFT]
+            out_slots[filled] = slot
+            out_ids[filled] = row
+            filled += 1
+        _cache_insert(entries, codes[r], (min(counts[r], COUNT_MASK) << 32) | reference)
+        state[C_KEYS] += 1
+        state[C_ROWS] += ends[r] - starts[r]
+    return filled
+
+
+@njit("int64(int64[::1], int64, int64, int64[::1], int64[::1])", cache=True, nogil=True)
+def cache_mark_switching(codes, first, last, entries, state):
+    """Switching state: open entries that collect rows unseen by the stream; returns how many are new."""
+    opened = 0
+    for i in range(first, last):
+        if cache_find(entries, codes[i]) < 0:
+            _cache_insert(entries, codes[i], SWITCHING | NIL)
+            state[C_KEYS] += 1
+            state[C_SWITCHING_KEYS] += 1
+            opened += 1
+    return opened
+
+
+@njit(
+    "int64(int64[::1], int64, int64[::1], int64[::1], int32[::1], int64[::1], int64[::1], int64[::1], int64[::1],"
+    " int64[::1], int64)",
+    cache=True,
+    nogil=True,
+)
+def cache_collect(codes, stop, entries, arena, extents, pool, state, cursor, out_slots, out_ids, max_rows):
+    """Switching state: give every master row of a SWITCHING key a slot.
+
+    `cursor`: row, status. Stops when the buffers are full (status 0: call again), the arena is exhausted (1) or
+    the block is done (2).
+    """
+    filled = 0
+    row = cursor[0]
+    cursor[1] = 2
+    while row < stop:
+        at = cache_find(entries, codes[row])
+        if at >= 0 and entries[2 * at + 1] & SWITCHING != 0:
+            if filled == min(out_slots.size, max_rows):
+                cursor[1] = 0
+                break
+            slot = take_slot(arena, extents, pool)
+            if slot < 0:
+                cursor[1] = 1
+                break
+            meta = entries[2 * at + 1]
+            store_i32(slot, meta & NIL)
+            reference = (slot - arena[A_BASE]) >> arena[A_SHIFT]
+            entries[2 * at + 1] = (meta & ~np.int64(NIL)) | reference
+            state[C_ROWS] += 1
+            state[C_SWITCHING_ROWS] += 1
+            out_slots[filled] = slot
+            out_ids[filled] = row
+            filled += 1
+        row += 1
+    cursor[0] = row
+    return filled
+
+
+@njit("void(int64[::1], int64[::1])", cache=True, nogil=True)
+def cache_activate(entries, state):
+    """Phase-out begins: all collected keys are complete and become visible to the stream."""
+    for at in range(entries.size >> 1):
+        if entries[2 * at + 1] != EMPTY and entries[2 * at + 1] & SWITCHING != 0:
+            entries[2 * at + 1] &= ~SWITCHING
+    state[C_SWITCHING_KEYS] = 0
+    state[C_SWITCHING_ROWS] = 0
+
+
+@njit(
+    "void(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64)",
+    cache=True,
+    nogil=True,
+)
+def cache_drop_switching(entries, arena, pool, state, blocks, chain):
+    """Give up on keys that could not be collected completely."""
+    at = 0
+    while at < entries.size >> 1:
+        meta = entries[2 * at + 1]
+        if meta != EMPTY and meta & SWITCHING != 0:
+            rows = _free_rows(meta & NIL, arena, pool, blocks, chain)
+            state[C_ROWS] -= rows
+            state[C_KEYS] -= 1
+            _cache_delete(entries, at)
+        else:
+            at += 1
+    state[C_SWITCHING_KEYS] = 0
+    state[C_SWITCHING_ROWS] = 0
+
+
+@njit("void(int64[::1], int64[::1])", cache=True, nogil=True)
+def cache_count_histogram(entries, histogram):
+    """Keys of each count; the last class takes all larger counts. Rows are not visited: one sequential pass."""
+    histogram[:] = 0
+    for at in range(entries.size >> 1):
+        meta = entries[2 * at + 1]
+        if meta != EMPTY and meta & SWITCHING == 0:
+            histogram[min((meta >> 32) & COUNT_MASK, histogram.size - 1)] += 1
+
+
+@njit(
+    "int64(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, int64, int64, int64)",
+    cache=True,
+    nogil=True,
+)
+def cache_evict(entries, arena, pool, state, blocks, chain, below, quota, aged):
+    """Evict every key with a count under `below`, then keys with that count until `quota` slots came free in all.
+
+    With `aged` 1 the counts of the survivors are halved. Returns the number of keys evicted.
+    """
+    evicted = 0
+    at = 0
+    while at < entries.size >> 1:
+        meta = entries[2 * at + 1]
+        if meta == EMPTY or meta & SWITCHING != 0:
+            at += 1
+            continue
+        count = (meta >> 32) & COUNT_MASK
+        if count < below or (count == below and quota > 0):
+            rows = _free_rows(meta & NIL, arena, pool, blocks, chain)
+            quota -= max(rows, 1)
+            state[C_ROWS] -= rows
+            state[C_KEYS] -= 1
+            _cache_delete(entries, at)
+            evicted += 1
+        else:
+            at += 1
+    if aged:
+        for at in range(entries.size >> 1):
+            meta = entries[2 * at + 1]
+            if meta != EMPTY:
+                count = ((meta >> 32) & COUNT_MASK) >> 1
+                entries[2 * at + 1] = (meta & (SWITCHING | NIL)) | (count << 32)
+    return evicted
+
+
+@njit(
+    "int64(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, float64, float64, float64, float64)",
+    cache=True,
+    nogil=True,
+)
+def cache_evict_unbalanced(
+    entries, arena, pool, state, blocks, chain, per_count_bytes, entry_bytes, row_bytes, factor
+):
+    """SSBJ's eviction: keys that would take no more bytes in the pending table leave; all counts restart at 0.
+
+    `per_count_bytes` is v_S divided by the R-cycles over which the counts ran.
+    """
+    evicted = 0
+    at = 0
+    while at < entries.size >> 1:
+        meta = entries[2 * at + 1]
+        if meta == EMPTY or meta & SWITCHING != 0:
+            at += 1
+            continue
+        rows = 0
+        reference = meta & NIL
+        while reference != NIL:
+            rows += 1
+            reference = load_u32(arena[A_BASE] + (reference << arena[A_SHIFT]))
+        waiting_bytes = ((meta >> 32) & COUNT_MASK) * per_count_bytes
+        if entry_bytes + rows * row_bytes >= factor * waiting_bytes:
+            _free_rows(meta & NIL, arena, pool, blocks, chain)
+            state[C_ROWS] -= rows
+            state[C_KEYS] -= 1
+            _cache_delete(entries, at)
+            evicted += 1
+        else:
+            at += 1
+    for at in range(entries.size >> 1):
+        meta = entries[2 * at + 1]
+        if meta != EMPTY:
+            entries[2 * at + 1] = meta & (SWITCHING | NIL)
+    return evicted

@@ -1,0 +1,210 @@
+"""What an operator may ask of R, whatever R is made of.
+
+A `Master` describes the data; a `PageReader` moves pages of it into memory; a `PageBlock` is how kernels see
+the pages once they are there: addresses, not objects, so a kernel can gather from a mapped file, a read
+buffer and a plain Arrow table alike.
+"""
+
+from __future__ import annotations
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from semistream.columns.keys import KeyCoder
+from semistream.columns.physical import PhysicalSchema
+from semistream.errors import ConfigError, IndexRequiredError, SchemaError
+
+Int64s = npt.NDArray[np.int64]
+Int32s = npt.NDArray[np.int32]
+Bools = npt.NDArray[np.bool_]
+Bytes = npt.NDArray[np.uint8]
+
+ALIGNMENT = 4096
+DEFAULT_PAGE_ROWS = 256
+
+
+@dataclass
+class PageBlock:
+    """Pages in memory. Row `r` of the block's page `p` has the row id `p * page_rows + r`.
+
+    A column's buffers lie at `base[p]` plus the entry of row `kind[p]` of the layout tables. The last column
+    of the tables is the int64 key code; the others are the columns the reader was opened with, in that order.
+    `valid` is -1 where the page has no null in the column, `offs` is -1 unless the column is VAR, and `bit`
+    is added to the position in a bitmap (validity, and the data of BOOL columns).
+    """
+
+    n_rows: int
+    page_rows: int
+    base: Int64s
+    rows: Int32s
+    kind: Int32s
+    data: Int64s
+    valid: Int64s
+    offs: Int64s
+    bit: Int64s
+    pages: Int64s
+    keep: object = field(repr=False)
+
+
+@dataclass(frozen=True)
+class RunRead:
+    """What one call of `read_runs` got: as many of the asked pages as fitted the buffer."""
+
+    block: PageBlock
+    pages: int
+    reads: int
+    bytes: int
+
+
+def aligned_buffer(size: int) -> Bytes:
+    """Memory that O_DIRECT accepts: it starts on a multiple of 4096."""
+    raw = np.empty(size + ALIGNMENT, dtype=np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size]
+
+
+class PageReader(ABC):
+    """R opened for some of its columns. Not safe for two threads at once: open one each."""
+
+    def __init__(self, schema: pa.Schema, n_rows: int, page_rows: int) -> None:
+        self.physical = PhysicalSchema(schema)
+        self.n_rows = n_rows
+        self.page_rows = page_rows
+        self.n_pages = -(-n_rows // page_rows)
+
+    has_index: bool = False
+    #: first code of every page and whether its first run began on an earlier page; empty unless order is
+    #: "key"
+    fences: Int64s = np.empty(0, dtype=np.int64)
+    continues: Bools = np.empty(0, dtype=np.bool_)
+
+    @property
+    def index_bytes(self) -> int:
+        """Bytes held for finding and checking pages, however many are in memory."""
+        return 0
+
+    def held_bytes(self, n_pages: int) -> int:
+        """Bytes the reader and a block of so many pages hold besides the caller's buffer."""
+        columns = len(self.physical) + 1
+        return n_pages * (32 + 32 * columns)
+
+    @abstractmethod
+    def buffer_bytes(self, n_pages: int) -> int:
+        """Size of the buffer with which `read` can take any run of so many pages (0: it needs none)."""
+
+    @abstractmethod
+    def read(self, first_page: int, n_pages: int, buffer: Bytes) -> PageBlock:
+        """Consecutive pages (fewer at the end of R), valid until the buffer is used again."""
+
+    def read_runs(self, pages: Int64s, buffer: Bytes, gap_bytes: int) -> RunRead:
+        """As many of the sorted distinct `pages` as fit, in one sweep.
+
+        Neighbours less than `gap_bytes` apart come in one read: reading the gap is cheaper than a seek.
+        """
+        raise _no_index("read_runs")
+
+    def map(self, pages: Int64s) -> PageBlock:
+        """Sorted distinct pages in place, without a copy."""
+        raise _no_index("map")
+
+    def locate(self, codes: Int64s) -> tuple[Int64s, Int64s]:
+        """First and last page of the run of every code (sorted codes are fastest).
+
+        With order "key" an absent code gets the page where it would be; with order "frequency" it gets -1,
+        -1. A store without pages answers -1, -1 for every code.
+        """
+        raise _no_index("locate")
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back file handles; blocks that are still in use stay valid where they are mapped."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, first_page: int, n_pages: int) -> Int64s:
+        if not 0 <= first_page <= self.n_pages or n_pages < 0:
+            raise ConfigError(
+                f"pages {first_page} to {first_page + n_pages - 1} were asked for; R has {self.n_pages} pages"
+            )
+        return np.arange(first_page, min(first_page + n_pages, self.n_pages), dtype=np.int64)
+
+    def _rows_on(self, pages: Int64s) -> Int32s:
+        rows = np.full(len(pages), self.page_rows, dtype=np.int32)
+        if len(pages) and pages[-1] == self.n_pages - 1:
+            rows[-1] = self.n_rows - self.page_rows * (self.n_pages - 1)
+        return rows
+
+
+def _no_index(what: str) -> IndexRequiredError:
+    return IndexRequiredError(
+        f"{what} needs master data with an index, Parquet in place has none: build a page store (build_pages)"
+    )
+
+
+class Master(ABC):
+    """R, described: what it holds, how it is ordered, and how to open it."""
+
+    schema: pa.Schema
+    on: tuple[str, ...]
+    n_rows: int
+    page_rows: int
+    #: "key": by key code; "frequency": most frequent key first, with a second index; "none": as it comes
+    order: str
+    has_index: bool
+    coder: KeyCoder
+    version: int
+    #: mean bytes of a row (all columns) once it is in memory
+    row_bytes: float
+
+    @property
+    def n_pages(self) -> int:
+        return -(-self.n_rows // self.page_rows)
+
+    @abstractmethod
+    def open(self, columns: Sequence[str], direct: bool = False, page_rows: int | None = None) -> PageReader:
+        """A reader of these columns, in this order.
+
+        `direct` reads past the page cache (O_DIRECT). `page_rows` cuts R into other pages than the default
+        where the form of R allows it; a page store keeps the pages it was built with.
+        """
+
+    def columns_schema(self, columns: Sequence[str]) -> pa.Schema:
+        """The logical schema of some columns; a clear error names the missing ones."""
+        require_columns(self.schema, columns, "master data")
+        return pa.schema([self.schema.field(name) for name in columns])
+
+
+def require_columns(schema: pa.Schema, columns: Iterable[str], where: str) -> None:
+    """Refuse names that the schema lacks (or has twice), and name the near ones."""
+    for name in columns:
+        count = schema.names.count(name)
+        if count == 1:
+            continue
+        if count > 1:
+            raise SchemaError(f"{where} has {count} columns named {name!r}: rename all but one")
+        near = difflib.get_close_matches(name, schema.names, n=3)
+        hint = f"did you mean {', '.join(map(repr, near))}?" if near else f"it has {', '.join(schema.names)}"
+        raise SchemaError(f"{where} has no column {name!r}; {hint}")
+
+
+def check_page_rows(page_rows: int) -> int:
+    """Rows a page must be a positive number that fits the tables."""
+    if not 1 <= page_rows <= 1 << 20:
+        raise ConfigError(
+            f"page_rows={page_rows} is out of range; allowed are 1 to {1 << 20}, 256 is a good start"
+        )
+    return page_rows

@@ -1,0 +1,151 @@
+"""Laying R out by access frequency, and the second index that such an order needs.
+
+Seed 003 keeps the most wanted part of R at its front. Rows then no longer stand in key order, so a file of
+(code, first row, rows), sorted by code, finds them again. All rows of a key stay together, whatever their own
+frequencies say: a key is as frequent as its most frequent row.
+
+Ranks need about 40 bytes a distinct key in memory while the store is built.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semistream.columns.keys import KeyCoder
+from semistream.errors import ConfigError, SchemaError
+from semistream.kernels.pages import TABLE_BLOCK, TABLE_COUNT_AT, TABLE_ENTRIES, TABLE_SUM_AT, hash_pages
+from semistream.master.base import require_columns
+
+Int64s = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+UInt64s = npt.NDArray[np.uint64]
+
+_MERGE_AT = 1 << 20
+
+Frequencies: TypeAlias = str | tuple[pa.Table | pa.RecordBatch | pa.Array | pa.ChunkedArray | Int64s, object]
+
+
+class KeyRanks:
+    """Collects every code with its rows and frequency, then ranks them: most frequent first, then by code."""
+
+    def __init__(self) -> None:
+        self._codes: list[Int64s] = []
+        self._counts: list[Int64s] = []
+        self._weights: list[Floats] = []
+        self._waiting = 0
+        self.codes: Int64s = np.empty(0, dtype=np.int64)
+        self.starts: Int64s = np.empty(0, dtype=np.int64)
+        self.counts: Int64s = np.empty(0, dtype=np.int64)
+        self._ranks: Int64s = np.empty(0, dtype=np.int64)
+
+    def add(self, codes: Int64s, weights: Floats | None) -> None:
+        self._codes.append(codes)
+        self._counts.append(np.ones(len(codes), dtype=np.int64))
+        self._weights.append(np.zeros(len(codes)) if weights is None else weights)
+        self._waiting += len(codes)
+        if self._waiting > _MERGE_AT + 2 * len(self._codes[0]):
+            self._fold()
+
+    def _fold(self) -> None:
+        if not self._codes:
+            return
+        codes = np.concatenate(self._codes)
+        order = np.argsort(codes, kind="stable")
+        codes = codes[order]
+        heads = (
+            np.flatnonzero(np.append(True, codes[1:] != codes[:-1])) if len(codes) else np.empty(0, np.int64)
+        )
+        counts, weights = np.concatenate(self._counts)[order], np.concatenate(self._weights)[order]
+        if len(heads):
+            counts, weights = np.add.reduceat(counts, heads), np.maximum.reduceat(weights, heads)
+        self._codes, self._counts, self._weights = [codes[heads]], [counts], [weights]
+        self._waiting = len(heads)
+
+    def finish(self, given: tuple[Int64s, Floats] | None) -> None:
+        """Rank; `given` frequencies replace those of the rows, codes that are not listed count as 0."""
+        self._fold()
+        if not self._codes:
+            return
+        self.codes, self.counts, weights = self._codes[0], self._counts[0], self._weights[0]
+        if given is not None:
+            weights = np.zeros(len(self.codes))
+            at = np.searchsorted(self.codes, given[0])
+            known = at < len(self.codes)
+            known[known] = self.codes[at[known]] == given[0][known]
+            np.add.at(weights, at[known], given[1][known])
+        order = np.lexsort((self.codes, -weights))
+        self._ranks = np.empty(len(order), dtype=np.int64)
+        self._ranks[order] = np.arange(len(order))
+        self.starts = np.empty(len(order), dtype=np.int64)
+        self.starts[order] = np.cumsum(self.counts[order]) - self.counts[order]
+
+    def rank(self, codes: Int64s) -> Int64s:
+        return self._ranks[np.searchsorted(self.codes, codes)]
+
+    def save(self, path: Path) -> None:
+        """The second index: blocks of entries sorted by code, each with their number and a checksum."""
+        n_blocks = -(-len(self.codes) // TABLE_ENTRIES)
+        blocks = np.zeros((n_blocks, TABLE_BLOCK), dtype=np.uint8)
+        entries = blocks[:, :TABLE_COUNT_AT].view(np.int64).reshape(n_blocks, TABLE_ENTRIES, 3)
+        filled = np.zeros((n_blocks * TABLE_ENTRIES, 3), dtype=np.int64)
+        for column, values in enumerate((self.codes, self.starts, self.counts)):
+            filled[: len(values), column] = values
+        entries[:] = filled.reshape(n_blocks, TABLE_ENTRIES, 3)
+        left = len(self.codes) - np.arange(n_blocks, dtype=np.int64) * TABLE_ENTRIES
+        blocks[:, TABLE_COUNT_AT:TABLE_SUM_AT].view(np.int64)[:, 0] = np.minimum(left, TABLE_ENTRIES)
+        base = blocks.ctypes.data + np.arange(n_blocks, dtype=np.int64) * TABLE_BLOCK
+        sums: UInt64s = np.zeros(n_blocks, dtype=np.uint64)
+        hash_pages(base, np.full(n_blocks, TABLE_SUM_AT, dtype=np.int64), sums)
+        blocks[:, TABLE_SUM_AT:].view(np.uint64)[:, 0] = sums
+        blocks.tofile(path)
+
+
+def table_fences(path: Path) -> Int64s:
+    """First code of every block of a second index."""
+    words = np.memmap(path, dtype=np.int64, mode="r") if path.stat().st_size else np.empty(0, dtype=np.int64)
+    return np.array(words[:: TABLE_BLOCK // 8], dtype=np.int64)
+
+
+def weights_of(column: pa.Array, name: str) -> Floats:
+    """Frequencies of a batch's rows; null counts as 0."""
+    if not (
+        pa.types.is_integer(column.type)
+        or pa.types.is_floating(column.type)
+        or pa.types.is_decimal(column.type)
+    ):
+        raise SchemaError(f"the frequency column {name!r} has type {column.type}; it must be a number")
+    filled = pc.fill_null(column.cast(pa.float64(), safe=False), 0.0)
+    weights: Floats = np.nan_to_num(filled.to_numpy(zero_copy_only=False))
+    return weights
+
+
+def given_frequencies(
+    frequency: Frequencies | None, on: tuple[str, ...], coder: KeyCoder
+) -> tuple[Int64s, Floats] | None:
+    """Codes and counts of frequencies that came as a pair (keys or codes, counts)."""
+    if frequency is None or isinstance(frequency, str):
+        return None
+    if len(frequency) != 2:
+        raise ConfigError("frequency must be the name of a column or a pair (keys, counts)")
+    keys, counts = frequency
+    weights = np.nan_to_num(np.asarray(counts, dtype=np.float64))
+    valid = None
+    if isinstance(keys, pa.Table | pa.RecordBatch):
+        require_columns(keys.schema, on, "the table of frequencies")
+        table = keys if isinstance(keys, pa.Table) else pa.Table.from_batches([keys])
+        codes, valid = coder.codes([pa.concat_arrays(table[name].chunks) for name in on])
+    elif isinstance(keys, pa.ChunkedArray):
+        codes, valid = coder.codes([pa.concat_arrays(keys.chunks)])
+    elif isinstance(keys, pa.Array):
+        codes, valid = coder.codes([keys])
+    else:
+        codes = np.asarray(keys, dtype=np.int64)
+    if len(codes) != len(weights):
+        raise ConfigError(f"frequency has {len(codes)} keys and {len(weights)} counts; they must be as many")
+    return (codes, weights) if valid is None else (codes[valid], weights[valid])

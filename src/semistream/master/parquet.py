@@ -1,0 +1,279 @@
+"""R as Parquet files, read in place: a scan without an index.
+
+This is what MESHJOIN, SSJ and SSBJ are for. Pages are ranges of rows, whatever the row groups: batches are
+decoded a few thousand rows at a time from mapped files, so memory does not grow with the row group. The scan
+keeps going where the last read ended; only a jump (a restart, or the end of a cycle) seeks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from semistream.columns.keys import KeyCoder
+from semistream.columns.physical import Kind, PhysicalSchema
+from semistream.errors import ConfigError, StoreError
+from semistream.master.base import (
+    Bytes,
+    Int64s,
+    Master,
+    PageBlock,
+    PageReader,
+    check_page_rows,
+    require_columns,
+)
+
+DEFAULT_PARQUET_PAGE_ROWS = 4096
+_SAMPLE_ROWS = 4096
+_BUILD_BATCH_ROWS = 1 << 17
+# What a decoder may hold of one column: a dictionary and a data page, about a megabyte each by default.
+_DECODER_BYTES = 2 << 20
+
+
+@dataclass(frozen=True)
+class _File:
+    """A Parquet file: how to open it, its rows by row group, and the columns its path stands for."""
+
+    fragment: Any
+    group_ends: Int64s
+    constants: dict[str, Any]
+
+    @property
+    def n_rows(self) -> int:
+        return int(self.group_ends[-1]) if len(self.group_ends) else 0
+
+    def open(self) -> pq.ParquetFile:
+        if isinstance(self.fragment.filesystem, pafs.LocalFileSystem):
+            return pq.ParquetFile(self.fragment.path, memory_map=True, pre_buffer=False)
+        return pq.ParquetFile(self.fragment.open(), buffer_size=1 << 16, pre_buffer=False)
+
+
+class ParquetFiles:
+    """The rows of one or more Parquet files in a fixed order, from any row on."""
+
+    def __init__(self, source: str | Path | ds.Dataset) -> None:
+        self.schema, self._files, self.decoder_bytes = _discover(source)
+        self.ends = np.cumsum([file.n_rows for file in self._files], dtype=np.int64)
+        self.n_rows = int(self.ends[-1]) if len(self.ends) else 0
+
+    def batches(
+        self, columns: Sequence[str], first_row: int, batch_rows: int, threads: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """Batches of at most so many rows, with exactly these columns."""
+        schema = pa.schema([self.schema.field(name) for name in columns])
+        at = int(np.searchsorted(self.ends, first_row, side="right"))
+        skip = first_row - (int(self.ends[at - 1]) if at else 0)
+        for file in self._files[at:]:
+            group = int(np.searchsorted(file.group_ends, skip, side="right"))
+            skip -= int(file.group_ends[group - 1]) if group else 0
+            try:
+                for batch in _file_batches(file, schema, group, batch_rows, threads):
+                    if skip >= batch.num_rows:
+                        skip -= batch.num_rows
+                        continue
+                    yield batch.slice(skip)
+                    skip = 0
+            except (pa.ArrowException, OSError) as error:
+                raise StoreError(f"{file.fragment.path} cannot be read: {error}") from error
+
+
+def _discover(source: str | Path | ds.Dataset) -> tuple[pa.Schema, list[_File], dict[str, int]]:
+    if isinstance(source, ds.Dataset):
+        dataset = source
+    else:
+        if not Path(source).exists():
+            raise StoreError(f"master data {str(source)!r} does not exist")
+        try:
+            dataset = ds.dataset(str(source), format="parquet", partitioning="hive")
+        except (pa.ArrowException, OSError) as error:
+            raise StoreError(f"{source} is neither a page store nor Parquet data: {error}") from error
+    files = []
+    decoder: dict[str, int] = {}
+    for fragment in dataset.get_fragments():
+        if not isinstance(fragment, ds.ParquetFileFragment):
+            raise StoreError("only datasets of Parquet files can be scanned in place: use build_pages")
+        try:
+            metadata = fragment.metadata
+            groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+        except (pa.ArrowException, OSError) as error:
+            raise StoreError(f"{fragment.path} is no readable Parquet file: {error}") from error
+        for i in range(metadata.num_columns if groups else 0):
+            largest = max(groups, key=lambda group: int(group.num_rows)).column(i)
+            name = str(largest.path_in_schema).split(".")[0]
+            size = min(int(largest.total_uncompressed_size), _DECODER_BYTES)
+            decoder[name] = max(decoder.get(name, 0), size)
+        ends = np.cumsum([group.num_rows for group in groups], dtype=np.int64)
+        files.append(_File(fragment, ends, ds.get_partition_keys(fragment.partition_expression)))
+    if not files and not dataset.schema.names:
+        raise StoreError(f"{source} holds no Parquet file")
+    return dataset.schema, files, decoder
+
+
+def _file_batches(
+    file: _File, schema: pa.Schema, group: int, batch_rows: int, threads: bool
+) -> Iterator[pa.RecordBatch]:
+    with file.open() as opened:
+        stored = set(opened.schema_arrow.names) - set(file.constants)
+        own = [name for name in schema.names if name in stored]
+        groups = list(range(group, opened.num_row_groups))
+        for batch in opened.iter_batches(batch_rows, row_groups=groups, columns=own, use_threads=threads):
+            yield _conform(batch, schema, file.constants)
+
+
+def _conform(batch: pa.RecordBatch, schema: pa.Schema, constants: dict[str, Any]) -> pa.RecordBatch:
+    """The batch in the schema of the whole: reordered, cast, path columns and absent columns filled in."""
+    arrays = []
+    for column in schema:
+        if column.name in constants:
+            value = pa.array([constants[column.name]]).cast(column.type)
+            array = value.take(pa.array(np.zeros(batch.num_rows, dtype=np.int64)))
+        elif column.name in batch.schema.names:
+            array = batch.column(column.name)
+            array = array if array.type == column.type else array.cast(column.type)
+        else:
+            array = pa.nulls(batch.num_rows, column.type)
+        arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def scan_parquet(path: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Schema and rows of Parquet data, as fast as they decode; for building a page store."""
+    files = ParquetFiles(path)
+    return files.schema, files.batches(files.schema.names, 0, _BUILD_BATCH_ROWS, threads=True)
+
+
+class ParquetMaster(Master):
+    """Parquet data as it lies there: scan operators only."""
+
+    def __init__(
+        self,
+        source: str | Path | ds.Dataset,
+        on: str | Sequence[str],
+        page_rows: int = DEFAULT_PARQUET_PAGE_ROWS,
+        code_mask: int | None = None,
+    ) -> None:
+        self.on = (on,) if isinstance(on, str) else tuple(on)
+        self.files = ParquetFiles(source)
+        self.schema = self.files.schema
+        require_columns(self.schema, self.schema.names, "master data")
+        require_columns(self.schema, self.on, "master data")
+        self.n_rows = self.files.n_rows
+        self.page_rows = check_page_rows(page_rows)
+        self.order = "none"
+        self.has_index = False
+        self.version = 0
+        key_types = [self.schema.field(name).type for name in self.on]
+        self.coder = KeyCoder(key_types, mask=code_mask, names=self.on)
+        self.row_bytes = sum(self.column_bytes.values()) + 8
+
+    @cached_property
+    def column_bytes(self) -> dict[str, float]:
+        """Mean bytes of a value of each column in memory, from the first rows."""
+        physical = PhysicalSchema(self.schema)
+        sample = next(self.files.batches(self.schema.names, 0, _SAMPLE_ROWS), None)
+        if sample is None or not sample.num_rows:
+            return {c.name: 16.0 if c.kind is Kind.VAR else c.width + 0.125 for c in physical.columns}
+        arrays = physical.encode(sample.columns)
+        return {
+            c.name: array.nbytes / sample.num_rows for c, array in zip(physical.columns, arrays, strict=True)
+        }
+
+    def open(
+        self, columns: Sequence[str], direct: bool = False, page_rows: int | None = None
+    ) -> ParquetReader:
+        if direct:
+            raise ConfigError(
+                "direct=True does not apply to Parquet in place: build a page store with build_pages"
+            )
+        return ParquetReader(self, columns, check_page_rows(page_rows or self.page_rows))
+
+
+class ParquetReader(PageReader):
+    """Decodes the next rows of a scan; the arrays are its own, so no buffer is needed."""
+
+    def __init__(self, master: ParquetMaster, columns: Sequence[str], page_rows: int) -> None:
+        super().__init__(master.columns_schema(columns), master.n_rows, page_rows)
+        self._files = master.files
+        self._coder = master.coder
+        self._columns = list(dict.fromkeys([*columns, *master.on]))
+        self._wanted = [self._columns.index(name) for name in columns]
+        self._keys = [self._columns.index(name) for name in master.on]
+        self._row_bytes = sum(master.column_bytes[name] for name in self._columns) + 8
+        self._scan: Iterator[pa.RecordBatch] = iter(())
+        self._left: pa.RecordBatch | None = None
+        self._next_row = -1
+
+    def held_bytes(self, n_pages: int) -> int:
+        """A block, as much again while its batches are joined, and what the decoders hold."""
+        decoders = sum(self._files.decoder_bytes.get(name, 0) for name in self._columns)
+        return int(2 * n_pages * self.page_rows * self._row_bytes) + decoders
+
+    def buffer_bytes(self, n_pages: int) -> int:
+        return 0
+
+    def read(self, first_page: int, n_pages: int, buffer: Bytes) -> PageBlock:
+        pages = self._run(first_page, n_pages)
+        first = min(first_page * self.page_rows, self.n_rows)
+        count = min(len(pages) * self.page_rows, self.n_rows - first)
+        if first != self._next_row:
+            self._scan = self._files.batches(self._columns, first, max(count, 1))
+            self._left = None
+        arrays = self._rows(count)
+        self._next_row = first + count
+        codes, valid = self._coder.codes([arrays[i] for i in self._keys])
+        wanted = [arrays[i] for i in self._wanted]
+        if valid is not None:
+            # A null key matches nothing: the row never reaches a kernel.
+            mask = pa.array(valid)
+            wanted, codes = [array.filter(mask) for array in wanted], np.ascontiguousarray(codes[valid])
+        physical = self.physical.encode(wanted)
+        view = self.physical.view(physical)
+        none = np.full((1, 1), -1, dtype=np.int64)
+        var = self.physical.kinds == int(Kind.VAR)
+        return PageBlock(
+            n_rows=len(codes),
+            page_rows=max(count, 1),
+            base=np.zeros(1, dtype=np.int64),
+            rows=np.array([len(codes)], dtype=np.int32),
+            kind=np.zeros(1, dtype=np.int32),
+            data=np.append(view.data, codes.ctypes.data)[None, :],
+            valid=np.append(np.where(view.has_nulls, view.valid, -1)[None, :], none, axis=1),
+            offs=np.append(np.where(var, view.offs, -1)[None, :], none, axis=1),
+            bit=np.append(view.bit, 0)[None, :],
+            pages=np.array([first_page], dtype=np.int64),
+            keep=(physical, codes),
+        )
+
+    def _rows(self, count: int) -> list[pa.Array]:
+        """The next rows of the scan as one array a column."""
+        parts: list[pa.RecordBatch] = []
+        have = 0
+        while have < count:
+            batch = self._left if self._left is not None else next(self._scan, None)
+            self._left = None
+            if batch is None:
+                raise StoreError(f"the Parquet files hold fewer rows than their footers say ({self.n_rows})")
+            if have + batch.num_rows > count:
+                self._left = batch.slice(count - have)
+                batch = batch.slice(0, count - have)
+            parts.append(batch)
+            have += batch.num_rows
+        if not parts:
+            return [pa.array([], self._files.schema.field(name).type) for name in self._columns]
+        if len(parts) == 1:
+            return list(parts[0].columns)
+        return [pa.concat_arrays([part.column(i) for part in parts]) for i in range(len(self._columns))]
+
+    def close(self) -> None:
+        self._scan = iter(())
+        self._left = None
+        self._next_row = -1

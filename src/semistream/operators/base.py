@@ -1,0 +1,549 @@
+"""What every semi-stream join is: batches in, joined batches out, inside one budget.
+
+    push(batch) -> chunks -> key codes -> the algorithm (`_consume`) -> pairs -> record batches
+
+An algorithm deals in codes, slots and row numbers. This module does the rest once for all of them: it reads keys, sets
+null keys aside, confirms hashed matches on the true key columns, builds output columns, and keeps the ledgers.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from semistream.columns.keys import KeyCoder, check_key_types, equal_keys
+from semistream.columns.physical import PhysicalSchema
+from semistream.columns.rows import BatchColumns, Paged, RowLayout, take_paged
+from semistream.errors import BudgetError, IndexRequiredError, SchemaError, SemiStreamError
+from semistream.kernels import pending as pending_kernel
+from semistream.kernels.cache import ROW_HEADER
+from semistream.master.base import Master, PageReader, require_columns
+from semistream.operators.snapshot import Snapshot
+from semistream.parts.arena import Arena
+from semistream.parts.budget import Budget, MemoryReport
+from semistream.parts.cache import Cache
+from semistream.parts.disk_buffer import DiskBuffer
+from semistream.spec import JoinSpec
+
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Take = Callable[[Int64s, int, int], "list[pa.Array] | None"]
+Mark = Callable[[Int64s, int], Bools]
+
+MIN_CHUNK_ROWS, MAX_CHUNK_ROWS = 64, 16384
+SCRATCH_BYTES_A_ROW = 64
+_ASSUMED_STREAM_SLOT = 512
+
+
+@dataclass
+class JoinStats:
+    """Counts of every operation the cost models price, and what the join did with its tuples."""
+
+    tuples_in: int = 0
+    rows_out: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+    unmatched: int = 0
+    null_keys: int = 0
+    appended: int = 0
+    expired: int = 0
+    master_rows_probed: int = 0
+    frequency_checks: int = 0
+    switched: int = 0
+    evicted: int = 0
+    intermediate_appends: int = 0
+    reads: int = 0
+    pages_read: int = 0
+    bytes_read: int = 0
+    iterations: int = 0
+    r_cycles: int = 0
+    finished: int = 0
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the stream tuples that the cache answered."""
+        asked = self.cache_hits + self.cache_misses
+        return self.cache_hits / asked if asked else 0.0
+
+    def as_dict(self) -> dict[str, float]:
+        return {**asdict(self), "hit_rate": self.hit_rate}
+
+
+@dataclass
+class Chunk:
+    """Consecutive stream tuples with usable keys, on their way through the join."""
+
+    n_rows: int
+    codes: Int64s
+    columns: BatchColumns
+    matched: Bools = field(repr=False)
+
+
+class Scratch:
+    """Work arrays of one thread: pair buffers and lists of a chunk's length."""
+
+    def __init__(self, rows: int) -> None:
+        self.size = rows
+        self.left = np.empty(rows, dtype=np.int64)
+        self.right = np.empty(rows, dtype=np.int64)
+        self.misses = np.empty(rows, dtype=np.int64)
+        self.slots = np.empty(rows, dtype=np.int64)
+        self.done = np.empty(rows, dtype=np.int64)
+        self.every = np.arange(rows, dtype=np.int64)
+        self.found = np.empty(rows, dtype=np.bool_)
+        self.first = np.empty(rows, dtype=np.bool_)
+
+    @staticmethod
+    def bytes_for(rows: int) -> int:
+        return SCRATCH_BYTES_A_ROW * rows
+
+
+class SemiStreamJoin(ABC):
+    """Joins a stream with master data; each algorithm is a subclass in a file of its own.
+
+    Use it as a context manager; `push` and `drain` give record batches that must be consumed before the next call.
+    """
+
+    name: ClassVar[str]
+    aliases: ClassVar[tuple[str, ...]] = ()
+    access: ClassVar[str]
+    seed: ClassVar[str]
+    needs_index: ClassVar[bool] = False
+    wants_frequency_order: ClassVar[bool] = False
+    #: disk buffers and scratch areas the algorithm keeps
+    buffers: ClassVar[int] = 1
+    scratches: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        master: Master,
+        spec: JoinSpec,
+        budget_bytes: int,
+        *,
+        direct: bool = False,
+        buffer_bytes: int | None = None,
+    ) -> None:
+        if self.needs_index and not master.has_index:
+            raise IndexRequiredError(
+                f"{self.name} looks keys up through an index, and this master data has none; build a page store "
+                "with semistream.build_pages, or use a scan operator: meshjoin, rmeshjoin, ssj, ssbj"
+            )
+        self.master = master
+        self.spec = spec
+        self.stats = JoinStats()
+        self.budget = Budget(budget_bytes)
+        self._exact = master.coder.exact
+        self._select = self._selected_columns()
+        columns = list(self._select)
+        if not self._exact:
+            columns += [name for name in spec.master_on if name not in columns]
+        self._direct = direct
+        self._reader_columns = columns
+        self.reader: PageReader = master.open(columns, direct=direct, page_rows=self._page_rows(budget_bytes))
+        self._master_keys = [] if self._exact else [columns.index(name) for name in spec.master_on]
+        self._master_layout = RowLayout(self.reader.physical, ROW_HEADER, nullable=None)
+        self._plan_fixed(budget_bytes, buffer_bytes)
+        self.output_schema: pa.Schema | None = None
+        self._schema: pa.Schema | None = None
+        self._busy = False
+        self._closed = False
+        self._failed: BaseException | None = None
+
+    # ------------------------------------------------------------------------------------- the budget
+
+    def _page_rows(self, budget_bytes: int) -> int | None:
+        """Rows a page for master data that can be cut at will (Parquet): a 64th of the budget."""
+        if self.master.has_index:
+            return None
+        return int(min(max(budget_bytes / 64 / max(self.master.row_bytes, 1.0), 16), 65536))
+
+    def _plan_fixed(self, total: int, wanted_buffer: int | None) -> None:
+        """Divide the budget: index, work arrays, disk buffers; the rest is the arena's."""
+        one_page = self._buffer_bytes_for(1)
+        widest = max(self._master_layout.slot_bytes, _ASSUMED_STREAM_SLOT)
+        least_arena = 16 * max(4096, 16 * widest)
+        fixed = self.reader.index_bytes + self._extra_fixed_bytes(total)
+        least = fixed + one_page + Scratch.bytes_for(MIN_CHUNK_ROWS) * self.scratches + least_arena
+        if total < least:
+            raise BudgetError(
+                f"a budget of {total} bytes is too small for {self.name} on this master data; "
+                f"it needs at least {least} bytes",
+                minimum_bytes=least,
+            )
+        room = total - fixed - one_page - least_arena
+        chunk = min(max(total // 1024, MIN_CHUNK_ROWS), MAX_CHUNK_ROWS)
+        chunk = max(min(chunk, room // (SCRATCH_BYTES_A_ROW * self.scratches)), MIN_CHUNK_ROWS)
+        room -= Scratch.bytes_for(chunk) * self.scratches
+        share = self._default_buffer_bytes(total) if wanted_buffer is None else wanted_buffer
+        share = max(min(share, room + one_page), one_page)
+        self.buffer_pages = DiskBuffer.pages_within(self.reader, share // self.buffers)
+        self.chunk_rows = chunk
+        self.scratch = Scratch(chunk)
+        self.budget.hold("index", fixed)
+        self.budget.hold("scratch", Scratch.bytes_for(chunk) * self.scratches)
+        self.budget.hold("disk buffer", self._buffer_bytes_for(self.buffer_pages))
+        self.disk = DiskBuffer(self.reader, self.buffer_pages)
+
+    def _default_buffer_bytes(self, total: int) -> int:
+        return min(total // 10, 4 << 20)
+
+    def _buffer_bytes_for(self, pages: int) -> int:
+        return DiskBuffer.bytes_for(self.reader, pages) * self.buffers
+
+    def _extra_fixed_bytes(self, total: int) -> int:
+        """Bytes an algorithm needs besides the common parts, whatever the stream looks like."""
+        return 0
+
+    @property
+    def memory(self) -> MemoryReport:
+        """Bytes by component, now and at their peak."""
+        return self.budget.report()
+
+    # ------------------------------------------------------------------------------------ the schemas
+
+    def _selected_columns(self) -> list[str]:
+        require_columns(self.master.schema, self.spec.master_on, "master data")
+        if tuple(self.spec.master_on) != tuple(self.master.on):
+            raise SchemaError(
+                f"the join is on {list(self.spec.master_on)}, but the master data was opened on {list(self.master.on)}"
+            )
+        if self.spec.select is not None:
+            require_columns(self.master.schema, self.spec.select, "master data")
+        if not self.spec.carries_master:
+            return []
+        if self.spec.select is None:
+            return [name for name in self.master.schema.names if name not in self.spec.master_on]
+        return list(dict.fromkeys(self.spec.select))
+
+    def start(self, schema: pa.Schema) -> None:
+        """Fix the stream's schema and build the tables; called by the first `push` if not before."""
+        spec = self.spec
+        require_columns(schema, spec.stream_on, "the stream")
+        stream_fields = [schema.field(name) for name in spec.stream_on]
+        master_fields = [self.master.schema.field(name) for name in spec.master_on]
+        check_key_types(stream_fields, master_fields)
+        self._coder = KeyCoder.for_stream(
+            [f.type for f in stream_fields], [f.type for f in master_fields], mask=self.master.coder.mask
+        )
+        self._stream = PhysicalSchema(schema)
+        self._key_at = [schema.get_field_index(name) for name in spec.stream_on]
+        self._every_column = np.arange(len(schema), dtype=np.int64)
+        fields = list(schema)
+        taken = set(schema.names)
+        for name in self._select:
+            column = self.master.schema.field(name)
+            label = name if name not in taken else name + spec.suffix
+            if label in taken:
+                raise SchemaError(
+                    f"master column {name!r} would be named {label!r} in the result, which the stream has already; "
+                    "choose another suffix, or leave the column out with select"
+                )
+            taken.add(label)
+            nullable = column.nullable or spec.how == "left"
+            fields.append(pa.field(label, column.type, nullable=nullable, metadata=column.metadata))
+        self.output_schema = pa.schema(fields, metadata=schema.metadata)
+        self._schema = schema
+        self._build()
+
+    def _stream_layout(self, header: int) -> RowLayout:
+        """Packed form of a waiting stream tuple; an exact key is not stored twice."""
+        aliases: list[int] = []
+        kind = self._stream.columns[self._key_at[0]]
+        if self._exact and not pa.types.is_floating(kind.physical):
+            aliases = [self._key_at[0]]
+        assert self._schema is not None
+        nullable = [column.nullable for column in self._schema]
+        return RowLayout(self._stream, header, nullable, aliases, flag=self.spec.how != "inner")
+
+    def _make_arena(self, *slots: int) -> Arena:
+        """All bytes that are left, less the arena's own table; refuses what cannot hold a few tuples."""
+        arena = Arena(int(self.budget.spare * 0.998) - 512, max(slots))
+        if arena.extents_total < 8:
+            extra = 8 * arena.extent_bytes + 1024 - self.budget.spare
+            raise BudgetError(
+                f"a budget of {self.budget.total} bytes leaves {self.budget.spare} for tuples of up to {max(slots)} "
+                f"bytes; {self.name} needs at least {self.budget.total + extra} bytes for this stream",
+                minimum_bytes=self.budget.total + extra,
+            )
+        self.budget.hold("arena table", arena.table_bytes)
+        return arena
+
+    @abstractmethod
+    def _build(self) -> None:
+        """Make the parts, now that both schemas are known."""
+
+    def _settle(self) -> None:
+        """Write the current bytes of the moving parts into the ledger."""
+
+    # -------------------------------------------------------------------------------------- the stream
+
+    def push(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Join a batch; tuples that must wait for the disk come out of a later call."""
+        self._enter()
+        if self._schema is None:
+            self._guard_start(batch.schema)
+        elif not batch.schema.equals(self._schema):
+            self._busy = False
+            raise SchemaError(
+                f"this batch has the schema [{_names(batch.schema)}], the stream began with [{_names(self._schema)}]: "
+                "cast every batch to one schema"
+            )
+        return self._running(self._push(batch))
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """Finish every waiting tuple."""
+        self._enter()
+        return self._running(self._drain() if self._schema is not None else iter(()))
+
+    def _guard_start(self, schema: pa.Schema) -> None:
+        try:
+            self.start(schema)
+        except SemiStreamError:
+            self._busy = False
+            raise
+
+    def _enter(self) -> None:
+        if self._closed:
+            raise SemiStreamError(f"this {self.name} join is closed; open a new one")
+        if self._failed is not None:
+            raise SemiStreamError(
+                f"this {self.name} join failed before ({self._failed}); open a new one and restore its last snapshot"
+            )
+        if self._busy:
+            raise SemiStreamError(
+                "the batches of the last push or drain were not consumed; iterate over them to the end first"
+            )
+        self._busy = True
+
+    def _running(self, outputs: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            for batch in outputs:
+                if batch.num_rows:
+                    self.stats.rows_out += batch.num_rows
+                    yield batch
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self._failed = error
+            raise
+        self._busy = False
+
+    def _push(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        for start in range(0, batch.num_rows, self.chunk_rows):
+            part = batch.slice(start, self.chunk_rows)
+            self.stats.tuples_in += part.num_rows
+            codes, valid = self._coder.codes([part.column(i) for i in self._key_at])
+            if valid is not None:
+                nulls = int(len(valid) - valid.sum())
+                self.stats.null_keys += nulls
+                self.stats.unmatched += nulls
+                self.stats.finished += nulls
+                if self.spec.keeps_unmatched:
+                    yield self._with_nulls(part.filter(pa.array(~valid)).columns)
+                part = part.filter(pa.array(valid))
+                codes = codes[valid]
+            if part.num_rows:
+                arrays = self._stream.encode(part.columns)
+                columns = BatchColumns(self._stream, arrays, part.num_rows)
+                matched = np.zeros(part.num_rows if self.spec.how != "inner" else 0, dtype=np.bool_)
+                yield from self._consume(Chunk(part.num_rows, codes, columns, matched))
+                self._settle()
+
+    @abstractmethod
+    def _consume(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+        """The algorithm: take all tuples of a chunk."""
+
+    @abstractmethod
+    def _drain(self) -> Iterator[pa.RecordBatch]:
+        """The algorithm: finish all tuples that wait."""
+
+    # --------------------------------------------------------------------------------------- the output
+
+    def _emit(
+        self, left: Take, right: Take, a: Int64s, b: Int64s, count: int, mark: Mark
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of the pairs `a[i]`, `b[i]`: confirmed, marked and built as `how` asks."""
+        if count == 0:
+            return
+        how = self.spec.how
+        if self._exact and how == "anti":
+            mark(a, count)
+            return
+        lefts = left(a, 0, count)
+        rights = right(b, 0, count) if how in ("inner", "left") or not self._exact else []
+        if lefts is None or rights is None:
+            half = count // 2
+            yield from self._emit(left, right, a[:half].copy(), b[:half].copy(), half, mark)
+            yield from self._emit(left, right, a[half:count].copy(), b[half:count].copy(), count - half, mark)
+            return
+        if not self._exact:
+            same = equal_keys(
+                self._decoded_keys(self._stream, lefts, self._key_at),
+                self._decoded_keys(self.reader.physical, rights, self._master_keys),
+            )
+            if not same.all():
+                keep = pa.array(same)
+                lefts = [array.filter(keep) for array in lefts]
+                rights = [array.filter(keep) for array in rights]
+                a = a[:count][same]
+                count = len(a)
+                if count == 0:
+                    return
+        if how != "inner":
+            first = mark(a, count)
+            if how == "anti":
+                return
+            if how == "semi" and not first.all():
+                keep = pa.array(first)
+                lefts = [array.filter(keep) for array in lefts]
+        columns = self._stream.decode(lefts)
+        if self._select:
+            for column, array in zip(self.reader.physical.columns, rights[: len(self._select)], strict=False):
+                columns.append(column.to_logical(array))
+        yield pa.RecordBatch.from_arrays(columns, schema=self.output_schema)
+
+    @staticmethod
+    def _decoded_keys(physical: PhysicalSchema, arrays: list[pa.Array], at: list[int]) -> list[pa.Array]:
+        return [physical.columns[i].to_logical(arrays[i]) for i in at]
+
+    def _with_nulls(self, columns: list[pa.Array]) -> pa.RecordBatch:
+        """Stream columns (logical) of tuples without a match, master columns null."""
+        rows = len(columns[0]) if columns else 0
+        nulls = [pa.nulls(rows, self.master.schema.field(name).type) for name in self._select]
+        return pa.RecordBatch.from_arrays([*columns, *nulls], schema=self.output_schema)
+
+    def _take_chunk(self, chunk: Chunk) -> Take:
+        """Stream columns of tuples of a chunk."""
+
+        def take(ids: Int64s, start: int, count: int) -> list[pa.Array] | None:
+            return take_paged(self._stream, chunk.columns, ids, start, count, self._every_column)
+
+        return take
+
+    def _take_block(self, block: Paged) -> Take:
+        """Master columns of rows of a block."""
+        physical = self.reader.physical
+        every = np.arange(len(physical), dtype=np.int64)
+
+        def take(ids: Int64s, start: int, count: int) -> list[pa.Array] | None:
+            return take_paged(physical, block, ids, start, count, every)
+
+        return take
+
+    def _mark_chunk(self, chunk: Chunk) -> Mark:
+        def mark(ids: Int64s, count: int) -> Bools:
+            first = np.empty(count, dtype=np.bool_)
+            pending_kernel.mark_ids(ids, count, chunk.matched, first)
+            return first
+
+        return mark
+
+    def _emit_unmatched(self, take: Take, refs: Int64s, count: int) -> Iterator[pa.RecordBatch]:
+        """Tuples that are finished and found nothing: output for left and anti joins, gone otherwise."""
+        self.stats.unmatched += count
+        if count == 0 or not self.spec.keeps_unmatched:
+            return
+        arrays = take(refs, 0, count)
+        if arrays is None:
+            half = count // 2
+            self.stats.unmatched -= count
+            yield from self._emit_unmatched(take, refs[:half].copy(), half)
+            yield from self._emit_unmatched(take, refs[half:count].copy(), count - half)
+            return
+        yield self._with_nulls(self._stream.decode(arrays))
+
+    def _probe_cache(self, cache: Cache, chunk: Chunk, scratch: Scratch) -> Iterator[pa.RecordBatch]:
+        """Stream-probing phase for one chunk: hits are finished; `scratch.misses` lists the others.
+
+        The generator's return value is the number of misses (use `yield from`).
+        """
+        first_only = self._exact and not self.spec.carries_master
+        scratch.found[: chunk.n_rows] = False
+        cursor = np.zeros(3, dtype=np.int64)
+        left, mark = self._take_chunk(chunk), self._mark_chunk(chunk)
+        while cursor[0] < chunk.n_rows:
+            count = cache.probe(
+                chunk.codes,
+                chunk.n_rows,
+                cursor,
+                scratch.left,
+                scratch.right,
+                scratch.found,
+                scratch.misses,
+                first_only,
+            )
+            yield from self._emit(left, cache.take, scratch.left, scratch.right, count, mark)
+        missed = int(cursor[2])
+        hits = chunk.n_rows - missed
+        self.stats.cache_hits += hits
+        self.stats.cache_misses += missed
+        self.stats.finished += hits
+        if hits and self.spec.how != "inner":
+            lost = np.flatnonzero(scratch.found[: chunk.n_rows] & ~chunk.matched)
+            yield from self._emit_unmatched(left, lost, len(lost))
+        return missed  # noqa: B901  (the value of `yield from`)
+
+    # -------------------------------------------------------------------------------- snapshot, closing
+
+    def snapshot(self) -> Snapshot:
+        """What a restart needs: waiting tuples and where they are on their way. The cache is soft state."""
+        if self._busy:
+            raise SemiStreamError("consume the batches of the last push before taking a snapshot")
+        state: dict[str, Any] = {"algorithm": self.name, "master_version": self.master.version}
+        if self._schema is None:
+            return Snapshot(state, None)
+        return Snapshot({**state, **self._snapshot_state()}, self._snapshot_tuples())
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go on where a snapshot was taken; to be called before the first push."""
+        if self._schema is not None and self.stats.tuples_in:
+            raise SemiStreamError("restore a snapshot into a fresh join, before its first push")
+        state = snapshot.state
+        for what, mine in (("algorithm", self.name), ("master_version", self.master.version)):
+            if state.get(what) != mine:
+                raise SemiStreamError(
+                    f"the snapshot was taken with {what} {state.get(what)!r}, this join has {mine!r}: "
+                    "open the join as it was then"
+                )
+        if snapshot.tuples is not None:
+            if self._schema is None:
+                self.start(snapshot.stream_schema)
+            self._restore(snapshot)
+            self._settle()
+
+    @abstractmethod
+    def _snapshot_state(self) -> dict[str, Any]:
+        """Positions and counters, as JSON values."""
+
+    @abstractmethod
+    def _snapshot_tuples(self) -> pa.Table:
+        """Waiting tuples, oldest first, in the stream's schema (flags may follow in a column of their own)."""
+
+    @abstractmethod
+    def _restore(self, snapshot: Snapshot) -> None:
+        """Put waiting tuples back."""
+
+    def close(self) -> None:
+        """Give back files and memory; waiting tuples are lost (drain first)."""
+        if not self._closed:
+            self._closed = True
+            self.reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _names(schema: pa.Schema) -> str:
+    return ", ".join(f"{column.name}: {column.type}" for column in schema)

@@ -1,0 +1,255 @@
+"""The main loop of the index operators: the queue says which partition of R is worth reading next.
+
+    iteration:  admit tuples until H_S is full -> the oldest key picks a partition through the index
+                -> load it -> probe H_S with it -> matched keys leave H_S and Q
+
+At least the oldest tuple leaves in every iteration, so each tuple waits a bounded time, also one whose key R lacks.
+HYBRIDJOIN, X-HYBRIDJOIN, its optimised form and the CACHEJOINs share this loop.
+
+All master tuples of a key must be seen at once. They stand side by side in an indexed store, perhaps across pages: a run
+that leaves the loaded pages is left alone unless it is the one that was asked for, which is always read to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from semistream.columns.rows import BatchColumns
+from semistream.errors import BudgetError
+from semistream.kernels import pending as pending_kernel
+from semistream.kernels.pending import LINKED_HEADER
+from semistream.kernels.raw import peek_i64
+from semistream.master.base import PageBlock
+from semistream.operators.base import Chunk, Scratch, SemiStreamJoin
+from semistream.operators.snapshot import Snapshot
+from semistream.parts.arena import Arena
+from semistream.parts.disk_buffer import DiskBuffer
+from semistream.parts.pending import LinkedPending
+
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+class IndexJoin(SemiStreamJoin):
+    """Partition loads picked by the queue, over a linked pending table."""
+
+    access = "index"
+    needs_index = True
+
+    def _build(self) -> None:
+        layout = self._stream_layout(LINKED_HEADER)
+        arena = self._make_arena(layout.slot_bytes, self._master_layout.slot_bytes)
+        self._build_tables(arena)
+        self._settle()
+
+    def _build_tables(self, arena: Arena) -> None:
+        """Divide the arena; without a cache all of it is the pending table's."""
+        self.pending = LinkedPending(arena, self._stream_layout(LINKED_HEADER), self.budget.spare)
+
+    def _settle(self) -> None:
+        self.budget.hold("pending table", self.pending.bytes_held)
+
+    # ---------------------------------------------------------------------------------------- the loop
+
+    def _consume(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+        if self.reader.n_pages == 0:
+            self.stats.finished += chunk.n_rows
+            yield from self._emit_unmatched(self._take_chunk(chunk), self.scratch.every, chunk.n_rows)
+            return
+        waiting = yield from self._cache_phase(chunk)
+        start = 0
+        while start < waiting:
+            took = self._admit(chunk, self.scratch.misses, start, waiting - start, self.scratch.slots)
+            start += took
+            if start < waiting:
+                if not len(self.pending):
+                    raise self._too_small()
+                yield from self._iterate()
+
+    def _too_small(self) -> BudgetError:
+        return BudgetError(
+            f"not even one waiting tuple fits the budget of {self.budget.total} bytes: give the join more memory"
+        )
+
+    def _admit(self, chunk: Chunk, ids: Int64s, start: int, count: int, slots: Int64s) -> int:
+        """Fill H_S and Q with as many tuples as fit."""
+        took = self.pending.append(chunk.codes, chunk.columns, ids, start, count, slots)
+        self.stats.appended += took
+        return took
+
+    def _cache_phase(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+        """Without a cache every tuple waits. Returns the number of entries of `scratch.misses`."""
+        self.scratch.misses[: chunk.n_rows] = self.scratch.every[: chunk.n_rows]
+        self.stats.cache_misses += chunk.n_rows
+        return chunk.n_rows
+        yield  # the signature of a generator, with nothing to give
+
+    def _drain(self) -> Iterator[pa.RecordBatch]:
+        while len(self.pending):
+            yield from self._iterate()
+        self._settle()
+
+    def _iterate(self) -> Iterator[pa.RecordBatch]:
+        """One disk-probing phase: the oldest key picks the load."""
+        self._settle()
+        code = peek_i64(self.pending.oldest)
+        yield from self._serve(code, *self._pages_for(code), self.disk, self.scratch)
+        self._copy_read_counts()
+
+    def _pages_for(self, code: int) -> tuple[int, int, int]:
+        """First page to load, number of pages, and the last page of the key's own run (-1, 0, -1: not in R)."""
+        first, last = self.reader.locate(np.array([code], dtype=np.int64))
+        if first[0] < 0:
+            return -1, 0, -1
+        begin = int(first[0]) // self.buffer_pages * self.buffer_pages
+        if int(last[0]) >= begin + self.buffer_pages:
+            begin = int(first[0])
+        return begin, min(self.buffer_pages, self.reader.n_pages - begin), int(last[0])
+
+    def _serve(
+        self, code: int, first: int, pages: int, last: int, disk: DiskBuffer, scratch: Scratch
+    ) -> Iterator[pa.RecordBatch]:
+        """Load the picked pages, probe H_S with them, and let the picked key go whether it matched or not."""
+        if pages:
+            if last < first + pages:
+                block = disk.load(first, pages)
+                yield from self._probe(block, disk.codes, first, scratch)
+            else:
+                yield from self._probe_long_run(code, first, last, disk, scratch)
+        self.stats.iterations += 1
+        newest = self.pending.chain_of(code)
+        if newest:
+            yield from self._finish(np.array([newest], dtype=np.int64), 1, scratch, matched=False)
+
+    def _probe(
+        self, block: PageBlock, codes: Int64s, first: int, scratch: Scratch
+    ) -> Iterator[pa.RecordBatch]:
+        """All complete runs of the block against H_S; finished keys leave."""
+        start, stop = 0, block.n_rows
+        if self.reader.continues[first]:
+            same = codes[:stop] != codes[0]
+            start = int(np.argmax(same)) if same.any() else stop
+        after = first + len(block.pages)
+        if start < stop and after < self.reader.n_pages and self.reader.continues[after]:
+            differs = codes[start:stop] != codes[stop - 1]
+            stop = start + len(differs) - int(np.argmax(differs[::-1])) if differs.any() else start
+        yield from self._probe_rows(block, codes, start, stop, scratch)
+
+    def _probe_rows(
+        self, block: PageBlock, codes: Int64s, start: int, stop: int, scratch: Scratch
+    ) -> Iterator[pa.RecordBatch]:
+        self.stats.master_rows_probed += stop - start
+        cursor = np.array([start, 0, 0, 0, 0], dtype=np.int64)
+        right = self._take_block(block)
+        first_only = self._exact and not self.spec.carries_master
+        pending = self.pending
+        while cursor[0] < stop:
+            count = pending_kernel.linked_probe(
+                codes,
+                start,
+                stop,
+                pending.directory,
+                pending.arena.state,
+                cursor,
+                scratch.left,
+                scratch.right,
+                scratch.done,
+                int(first_only),
+            )
+            done = int(cursor[4])
+            yield from self._emit(pending.take, right, scratch.left, scratch.right, count, self._mark_slots)
+            self._matched(block, codes, scratch.done, done)
+            yield from self._finish(scratch.done, done, scratch, matched=self._exact)
+
+    def _matched(self, block: PageBlock, codes: Int64s, done: Int64s, count: int) -> None:
+        """Keys that are about to leave after a match; a cache looks at their frequency here."""
+
+    def _probe_long_run(
+        self, code: int, first: int, last: int, disk: DiskBuffer, scratch: Scratch
+    ) -> Iterator[pa.RecordBatch]:
+        """A run longer than the disk buffer: piece after piece against its own key only."""
+        newest = self.pending.chain_of(code)
+        for page in range(first, last + 1, self.buffer_pages):
+            block = disk.load(page, min(self.buffer_pages, last + 1 - page))
+            rows = np.flatnonzero(disk.codes[: block.n_rows] == code)
+            right = self._take_block(block)
+            position = np.zeros(1, dtype=np.int64)
+            while True:
+                width = max(1, scratch.size // max(len(rows), 1))
+                slots = np.empty(width, dtype=np.int64)
+                count = pending_kernel.linked_chain(self.pending.arena.state, newest, position, slots)
+                for begin in range(0, len(rows), scratch.size):
+                    part = rows[begin : begin + scratch.size]
+                    left = np.repeat(slots[:count], len(part))
+                    yield from self._emit(
+                        self.pending.take, right, left, np.tile(part, count), len(left), self._mark_slots
+                    )
+                if position[0] == 0:
+                    break
+        yield from self._finish(np.array([newest], dtype=np.int64), 1, scratch, matched=False)
+
+    def _finish(self, done: Int64s, count: int, scratch: Scratch, matched: bool) -> Iterator[pa.RecordBatch]:
+        """Keys are complete: unmatched tuples among them are output where wanted, then all leave H_S and Q."""
+        if count == 0:
+            return
+        if not matched and self.spec.how != "inner":
+            position = np.zeros(1, dtype=np.int64)
+            for newest in done[:count].tolist():
+                while True:
+                    size = pending_kernel.linked_chain(
+                        self.pending.arena.state, newest, position, scratch.slots
+                    )
+                    lost = pending_kernel.keep_unflagged(scratch.slots, size, self.pending.layout.flag_at)
+                    yield from self._emit_unmatched(self.pending.take, scratch.slots, lost)
+                    if position[0] == 0:
+                        break
+        elif not matched and self._exact:
+            self.stats.unmatched += sum(
+                int(pending_kernel.linked_length(self.pending.arena.state, newest))
+                for newest in done[:count].tolist()
+            )
+        left = self.pending.release(done, count)
+        self.stats.expired += left
+        self.stats.finished += left
+
+    def _mark_slots(self, slots: Int64s, count: int) -> Bools:
+        first = np.empty(count, dtype=np.bool_)
+        pending_kernel.mark_slots(slots, count, self.pending.layout.flag_at, first)
+        return first
+
+    def _copy_read_counts(self) -> None:
+        self.stats.reads = self.disk.reads
+        self.stats.pages_read = self.disk.pages_read
+        self.stats.bytes_read = self.disk.bytes_read
+
+    # ------------------------------------------------------------------------------------- the snapshot
+
+    def _snapshot_state(self) -> dict[str, Any]:
+        return {}
+
+    def _snapshot_tuples(self) -> pa.Table:
+        assert self._schema is not None
+        slots = np.empty(len(self.pending), dtype=np.int64)
+        pending_kernel.linked_queue(self.pending.arena.state, self.pending.queue, slots)
+        batches = []
+        for start in range(0, len(slots), self.scratch.size):
+            part = slots[start : start + self.scratch.size].copy()
+            arrays = self.pending.take(part, 0, len(part))
+            assert arrays is not None
+            batches.append(pa.RecordBatch.from_arrays(self._stream.decode(arrays), schema=self._schema))
+        return pa.Table.from_batches(batches, schema=self._schema)
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        """No tuple of this family is half joined between two calls: they simply wait again."""
+        assert snapshot.tuples is not None
+        for batch in snapshot.tuples.to_batches(max_chunksize=self.scratch.size):
+            codes, _ = self._coder.codes([batch.column(i) for i in self._key_at])
+            columns = BatchColumns(self._stream, self._stream.encode(batch.columns), batch.num_rows)
+            chunk = Chunk(batch.num_rows, codes, columns, np.empty(0, dtype=np.bool_))
+            if self._admit(chunk, self.scratch.every, 0, batch.num_rows, self.scratch.slots) < batch.num_rows:
+                raise BudgetError("the waiting tuples of the snapshot do not fit: restore with the same memory")

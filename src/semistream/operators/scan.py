@@ -1,0 +1,227 @@
+"""The main loop of the scan operators: R goes round and round, every waiting tuple sees all of it once.
+
+    step:  admit a chunk of w tuples -> load the next partition of R -> probe H_S with it -> expire the oldest chunk
+
+A chunk admitted before step t has met partitions t, t+1, ... and leaves after k steps, so no index and no order of R is
+needed. MESHJOIN, R-MESHJOIN, SSJ and SSBJ share this loop and differ in what they do around it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from semistream.columns.rows import BatchColumns
+from semistream.errors import BudgetError, SemiStreamError
+from semistream.kernels import pending as pending_kernel
+from semistream.kernels.pending import FIFO_HEADER
+from semistream.master.base import PageBlock
+from semistream.operators.base import Chunk, SemiStreamJoin
+from semistream.operators.snapshot import FLAG_COLUMN, Snapshot
+from semistream.parts.arena import Arena
+from semistream.parts.pending import MAX_LOAD, FifoPending
+
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+class ScanJoin(SemiStreamJoin):
+    """Cyclic scan with a FIFO pending table."""
+
+    access = "scan"
+
+    def _build(self) -> None:
+        self.pages_a_step = self._pages_a_step()
+        self.k = -(-self.reader.n_pages // self.pages_a_step)
+        self.position = 0
+        self.step_number = 0
+        self.open_count = 0
+        #: closed chunks, oldest first: [tuples, step after which they expire]
+        self.chunks: deque[list[int]] = deque()
+        layout = self._stream_layout(FIFO_HEADER)
+        arena = self._make_arena(layout.slot_bytes, self._master_layout.slot_bytes)
+        self._build_tables(arena, layout.slot_bytes)
+        self._settle()
+
+    def _pages_a_step(self) -> int:
+        return self.buffer_pages
+
+    def _build_tables(self, arena: Arena, slot_bytes: int) -> None:
+        """Divide the arena; without a cache all of it is the pending table's."""
+        layout = self._stream_layout(FIFO_HEADER)
+        self.pending = FifoPending(arena, layout, self.budget.spare)
+
+    def _settle(self) -> None:
+        self.budget.hold("pending table", self.pending.bytes_held)
+
+    # ---------------------------------------------------------------------------------------- the loop
+
+    @property
+    def chunk_target(self) -> int:
+        """w: tuples a step may add to H_S so that k chunks fill it."""
+        pending = self.pending
+        waiting = len(pending)
+        if waiting >= 256:
+            bytes_a_tuple = (pending.bytes_held + pending.arena.extent_bytes) / waiting
+        else:
+            bytes_a_tuple = pending.pool.slot_bytes + 8 / MAX_LOAD + 32 * len(pending.layout.var_columns)
+        return max(1, int(pending.limit_bytes / bytes_a_tuple / self.k))
+
+    def _consume(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+        if self.k == 0:
+            self.stats.finished += chunk.n_rows
+            yield from self._emit_unmatched(self._take_chunk(chunk), self.scratch.every, chunk.n_rows)
+            return
+        waiting = yield from self._cache_phase(chunk)
+        ids = self.scratch.misses
+        start = 0
+        stalled = 0
+        while start < waiting:
+            wanted = min(waiting - start, max(self.chunk_target - self.open_count, 0))
+            took = self.pending.append(chunk.codes, chunk.columns, ids, start, wanted, self.scratch.slots)
+            start += took
+            self.open_count += took
+            self.stats.appended += took
+            stalled = 0 if took else stalled + 1
+            if stalled > 2 * self.k + 4:
+                raise BudgetError(
+                    f"not even one waiting tuple fits the budget of {self.budget.total} bytes: give the join more memory"
+                )
+            if took < wanted or self.open_count >= self.chunk_target:
+                yield from self._step()
+
+    def _cache_phase(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+        """Without a cache every tuple waits. Returns the number of entries of `scratch.misses`."""
+        self.scratch.misses[: chunk.n_rows] = self.scratch.every[: chunk.n_rows]
+        self.stats.cache_misses += chunk.n_rows
+        return chunk.n_rows
+        yield  # the signature of a generator, with nothing to give
+
+    def _drain(self) -> Iterator[pa.RecordBatch]:
+        while len(self.pending):
+            yield from self._step()
+        self._settle()
+
+    def _step(self) -> Iterator[pa.RecordBatch]:
+        """One turn of the main loop."""
+        if self.position == 0:
+            self._begin_cycle()
+        if self.open_count:
+            self.chunks.append([self.open_count, self.step_number + self.k])
+            self.open_count = 0
+        self._settle()
+        block = self.disk.load(self.position * self.pages_a_step, self.pages_a_step)
+        yield from self._probe(block)
+        self._after_probe(block)
+        self.stats.iterations += 1
+        self.stats.master_rows_probed += block.n_rows
+        self._copy_read_counts()
+        self.step_number += 1
+        self.position += 1
+        if self.position == self.k:
+            self.position = 0
+            self.stats.r_cycles += 1
+        while self.chunks and self.chunks[0][1] <= self.step_number:
+            yield from self._expire(self.chunks.popleft()[0])
+        self._settle()
+
+    def _begin_cycle(self) -> None:
+        """A new R-cycle starts with the next partition."""
+        self.pending.fit_directory()
+
+    def _after_probe(self, block: PageBlock) -> None:
+        """A partition was probed; `disk.codes` still holds its codes."""
+
+    def _copy_read_counts(self) -> None:
+        self.stats.reads = self.disk.reads
+        self.stats.pages_read = self.disk.pages_read
+        self.stats.bytes_read = self.disk.bytes_read
+
+    def _probe(self, block: PageBlock) -> Iterator[pa.RecordBatch]:
+        """Disk-probing phase: all pairs of the partition's rows and waiting tuples."""
+        cursor = np.zeros(2, dtype=np.int64)
+        right = self._take_block(block)
+        scratch = self.scratch
+        while cursor[0] < block.n_rows:
+            count = self.pending.probe(self.disk.codes, block.n_rows, cursor, scratch.left, scratch.right)
+            yield from self._emit(
+                self.pending.take, right, scratch.left, scratch.right, count, self._mark_slots
+            )
+
+    def _mark_slots(self, slots: Int64s, count: int) -> Bools:
+        first = np.empty(count, dtype=np.bool_)
+        pending_kernel.mark_slots(slots, count, self.pending.layout.flag_at, first)
+        return first
+
+    def _expire(self, count: int) -> Iterator[pa.RecordBatch]:
+        """The oldest chunk has seen all of R."""
+        self.stats.expired += count
+        self.stats.finished += count
+        while count:
+            part = min(count, self.scratch.size)
+            if self.spec.how != "inner":
+                slots = self.scratch.slots
+                self.pending.front(part, slots)
+                lost = pending_kernel.keep_unflagged(slots, part, self.pending.layout.flag_at)
+                yield from self._emit_unmatched(self.pending.take, slots, lost)
+            self.pending.expire(part)
+            count -= part
+
+    # ------------------------------------------------------------------------------------- the snapshot
+
+    def _snapshot_state(self) -> dict[str, Any]:
+        return {
+            "k": self.k,
+            "position": self.position,
+            "step_number": self.step_number,
+            "open_count": self.open_count,
+            "chunks": [list(chunk) for chunk in self.chunks],
+        }
+
+    def _snapshot_tuples(self) -> pa.Table:
+        slots = np.empty(len(self.pending), dtype=np.int64)
+        self.pending.front(len(slots), slots)
+        batches = []
+        for start in range(0, len(slots), self.scratch.size):
+            part = slots[start : start + self.scratch.size].copy()
+            arrays = self.pending.take(part, 0, len(part))
+            assert arrays is not None
+            flags = np.zeros(len(part), dtype=np.bool_)
+            if self.pending.layout.flag_at:
+                pending_kernel.read_flags(part, len(part), self.pending.layout.flag_at, flags)
+            columns = [*self._stream.decode(arrays), pa.array(flags)]
+            batches.append(pa.RecordBatch.from_arrays(columns, schema=self._snapshot_schema()))
+        return pa.Table.from_batches(batches, schema=self._snapshot_schema())
+
+    def _snapshot_schema(self) -> pa.Schema:
+        assert self._schema is not None
+        return self._schema.append(pa.field(FLAG_COLUMN, pa.bool_()))
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        state = snapshot.state
+        if state["k"] != self.k:
+            raise SemiStreamError(
+                f"the snapshot divides R into {state['k']} partitions, this join into {self.k}: "
+                "open it with the memory, page size and options it had then"
+            )
+        assert snapshot.tuples is not None
+        self.position = state["position"]
+        self.step_number = state["step_number"]
+        self.open_count = state["open_count"]
+        self.chunks = deque(list(chunk) for chunk in state["chunks"])
+        for batch in snapshot.tuples.to_batches(max_chunksize=self.scratch.size):
+            columns = batch.columns[:-1]
+            codes, _ = self._coder.codes([columns[i] for i in self._key_at])
+            arrays = BatchColumns(self._stream, self._stream.encode(columns), batch.num_rows)
+            slots = self.scratch.slots
+            took = self.pending.append(codes, arrays, self.scratch.every, 0, batch.num_rows, slots)
+            if took < batch.num_rows:
+                raise BudgetError("the waiting tuples of the snapshot do not fit: restore with the same memory")
+            if self.pending.layout.flag_at:
+                matched = np.flatnonzero(batch.columns[-1].to_numpy(zero_copy_only=False))
+                self._mark_slots(np.ascontiguousarray(slots[matched]), len(matched))

@@ -1,0 +1,86 @@
+"""The bytes behind pending table and cache: one anonymous mapping, handed out by the extent."""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+import numpy.typing as npt
+
+from semistream.kernels import arena as kernel
+from semistream.kernels.rows import BLOCK_BYTES, NIL
+
+Int64s = npt.NDArray[np.int64]
+
+_HUGE_PAGE_FROM = 32 << 20
+
+
+class Arena:
+    """`size` bytes cut into extents large enough for at least eight of the largest slots."""
+
+    def __init__(self, size: int, largest_slot: int) -> None:
+        extent = 4096
+        while extent < 8 * largest_slot + kernel.EXTENT_HEADER:
+            extent *= 2
+        self.extent_bytes = extent
+        self.extents_total = max(size // extent, 0)
+        length = max(self.extents_total * extent, extent)
+        self._mapping = mmap.mmap(-1, length)
+        if length >= _HUGE_PAGE_FROM:
+            self._mapping.madvise(mmap.MADV_HUGEPAGE)
+        self._bytes = np.frombuffer(self._mapping, dtype=np.uint8)
+        shift = 0
+        while length >> shift > NIL:
+            shift += 1
+        self.shift = shift
+        self.state = np.array(
+            [self._bytes.ctypes.data, shift, extent, self.extents_total, self.extents_total], dtype=np.int64
+        )
+        self.stack = np.arange(self.extents_total, dtype=np.int32)[::-1].copy()
+
+    @property
+    def slot_align(self) -> int:
+        """Slot sizes must be a multiple of this for references to be exact."""
+        return 1 << self.shift
+
+    @property
+    def free_extents(self) -> int:
+        return int(self.state[kernel.A_FREE])
+
+    @property
+    def table_bytes(self) -> int:
+        return self.stack.nbytes
+
+
+class Pool:
+    """Slots of one size, taken from an arena."""
+
+    def __init__(self, arena: Arena, slot_bytes: int, fifo: bool = False) -> None:
+        self.arena = arena
+        self.slot_bytes = -(-slot_bytes // arena.slot_align) * arena.slot_align
+        self.state = np.zeros(kernel.POOL_WORDS, dtype=np.int64)
+        self.state[kernel.P_SLOT] = self.slot_bytes
+        self.state[kernel.P_FREE] = NIL
+        self.state[kernel.P_FRONT_EXT] = self.state[kernel.P_BACK_EXT] = -1
+        header = kernel.EXTENT_HEADER if fifo else 0
+        self.slots_an_extent = (arena.extent_bytes - header) // self.slot_bytes
+
+    @property
+    def live(self) -> int:
+        return int(self.state[kernel.P_LIVE])
+
+    @property
+    def extents(self) -> int:
+        return int(self.state[kernel.P_EXTENTS])
+
+    @property
+    def ready(self) -> int:
+        """Slots at hand without another extent."""
+        state = self.state
+        bump = (state[kernel.P_END] - state[kernel.P_BUMP]) // state[kernel.P_SLOT]
+        return int(state[kernel.P_FREE_COUNT] + bump)
+
+
+def block_pool(arena: Arena) -> Pool:
+    """The pool that holds the bytes of VAR cells."""
+    return Pool(arena, BLOCK_BYTES)

@@ -1,0 +1,56 @@
+"""One number of bytes for everything an operator holds.
+
+Parts say how many bytes they hold now; the budget remembers the peak and refuses what would exceed the total. It is
+the ledger behind `join.memory`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from semistream.errors import BudgetError
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """Bytes by component: now, and each component's own peak; `peak_bytes` is the peak of their sum."""
+
+    budget_bytes: int
+    bytes_now: int
+    peak_bytes: int
+    now: dict[str, int] = field(default_factory=dict)
+    peak: dict[str, int] = field(default_factory=dict)
+
+
+class Budget:
+    """Ledger of the bytes an operator holds, by component."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self._now: dict[str, int] = {}
+        self._peak: dict[str, int] = {}
+        self._peak_sum = 0
+
+    @property
+    def used(self) -> int:
+        return sum(self._now.values())
+
+    @property
+    def spare(self) -> int:
+        return self.total - self.used
+
+    def hold(self, component: str, size: int) -> None:
+        """Component now holds `size` bytes in all."""
+        before = self._now.get(component, 0)
+        if size - before > self.spare:
+            raise BudgetError(
+                f"{component} needs {size} bytes, but only {self.spare + before} of the budget of {self.total} are "
+                "left: give the join more memory",
+                minimum_bytes=self.used - before + size,
+            )
+        self._now[component] = size
+        self._peak[component] = max(self._peak.get(component, 0), size)
+        self._peak_sum = max(self._peak_sum, self.used)
+
+    def report(self) -> MemoryReport:
+        return MemoryReport(self.total, self.used, self._peak_sum, dict(self._now), dict(self._peak))

@@ -1,0 +1,222 @@
+"""The cache H_R with its frequency recorder: all master tuples of a key, or none."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from semistream.columns.rows import Paged, RowLayout, take_rows
+from semistream.kernels import arena as arena_kernel
+from semistream.kernels import cache as kernel
+from semistream.kernels import rows as row_kernel
+from semistream.parts.arena import Arena, Pool, block_pool
+
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+MAX_LOAD = 0.8
+_COUNT_CLASSES = 4096
+
+
+class Cache:
+    """Keys with their master tuples, inside `limit_bytes` for directory, rows and VAR bytes together.
+
+    `max_keys` sizes the directory once; a full directory refuses further keys as a full arena refuses rows.
+    """
+
+    def __init__(
+        self, arena: Arena, layout: RowLayout, limit_bytes: int, max_keys: int, blocks: Pool | None = None
+    ) -> None:
+        self.arena = arena
+        self.layout = layout
+        self.limit_bytes = limit_bytes
+        self.pool = Pool(arena, layout.slot_bytes)
+        self.shares_blocks = blocks is not None
+        self.blocks = blocks if blocks is not None else block_pool(arena)
+        self.entries = np.full(2 * (int(max_keys / MAX_LOAD) + 2), kernel.EMPTY, dtype=np.int64)
+        self.max_keys = max_keys
+        self.state = np.zeros(4, dtype=np.int64)
+        self.nulls_seen = np.zeros(len(layout.physical), dtype=np.bool_)
+        self.evictions = 0
+        self._histogram = np.empty(_COUNT_CLASSES, dtype=np.int64)
+
+    @staticmethod
+    def key_bytes(row_slot: int) -> float:
+        """Bytes of a key with one master tuple, directory included."""
+        return row_slot + kernel.ENTRY_BYTES / MAX_LOAD
+
+    @property
+    def keys(self) -> int:
+        return int(self.state[kernel.C_KEYS])
+
+    @property
+    def rows(self) -> int:
+        return int(self.state[kernel.C_ROWS])
+
+    @property
+    def extents(self) -> int:
+        return self.pool.extents + (0 if self.shares_blocks else self.blocks.extents)
+
+    @property
+    def bytes_held(self) -> int:
+        return self.entries.nbytes + self.extents * self.arena.extent_bytes
+
+    @property
+    def spare_extents(self) -> int:
+        within = (self.limit_bytes - self.entries.nbytes) // self.arena.extent_bytes - self.extents
+        return max(min(self.arena.free_extents, within), 0)
+
+    @property
+    def row_room(self) -> int:
+        """Rows that fit without eviction (VAR bytes apart)."""
+        return self.pool.ready + self.spare_extents * self.pool.slots_an_extent
+
+    @property
+    def is_full(self) -> bool:
+        return self.keys >= self.max_keys or self.row_room == 0
+
+    def probe(
+        self,
+        codes: Int64s,
+        stop: int,
+        cursor: Int64s,
+        ids: Int64s,
+        rows: Int64s,
+        found: Bools,
+        misses: Int64s,
+        first_only: bool,
+    ) -> int:
+        """Pairs of stream tuples and cached rows until the buffers are full (see the kernel)."""
+        return int(
+            kernel.cache_probe(
+                codes, stop, self.entries, self.arena.state, cursor, ids, rows, found, misses, int(first_only)
+            )
+        )
+
+    def contains(self, code: int) -> bool:
+        return bool(kernel.cache_find(self.entries, code) >= 0)
+
+    def take(self, rows: Int64s, start: int, count: int) -> list[pa.Array] | None:
+        """Physical master columns of cached rows."""
+        return take_rows(self.layout, rows, start, count, self.arena.state, self.nulls_seen)
+
+    def admit(self, codes: Int64s, starts: Int64s, ends: Int64s, counts: Int64s, block: Paged) -> int:
+        """Admit keys in order while they fit; run r is rows `starts[r]..ends[r]` of the block, all the key has.
+
+        Returns how many runs were dealt with (keys that are cached already count as such).
+        """
+        runs = min(len(codes), self.max_keys - self.keys)
+        if runs <= 0:
+            return 0
+        lengths = ends[:runs] - starts[:runs]
+        rows_after = np.cumsum(lengths)
+        total = int(rows_after[-1])
+        ids = np.repeat(starts[:runs] - rows_after + lengths, lengths) + np.arange(total, dtype=np.int64)
+        if self.layout.has_var:
+            runs = self._fitting_var(ids, rows_after, block)
+        else:
+            runs = int(np.searchsorted(rows_after, self.row_room, side="right"))
+        if runs == 0:
+            return 0
+        slots = np.empty(int(rows_after[runs - 1]), dtype=np.int64)
+        filled = kernel.cache_admit(
+            codes,
+            starts,
+            ends,
+            0,
+            runs,
+            counts,
+            self.entries,
+            self.arena.state,
+            self.arena.stack,
+            self.pool.state,
+            self.state,
+            slots,
+            ids,
+        )
+        self.pack(block, ids, filled, slots)
+        return runs
+
+    def _fitting_var(self, ids: Int64s, rows_after: Int64s, block: Paged) -> int:
+        """Runs whose rows and VAR blocks both fit."""
+        var_bytes = np.empty(len(ids), dtype=np.int64)
+        row_kernel.var_blocks_needed(
+            ids,
+            0,
+            len(ids),
+            block.page_rows,
+            block.base,
+            block.kind,
+            block.valid,
+            block.offs,
+            block.bit,
+            self.layout.var_columns,
+            var_bytes,
+        )
+        room = row_kernel.BLOCK_ROOM
+        blocks_after = np.concatenate(([0], np.cumsum(-(-var_bytes // room))))[rows_after]
+        extents = -(-np.maximum(rows_after - self.pool.ready, 0) // self.pool.slots_an_extent)
+        extents += -(-np.maximum(blocks_after - self.blocks.ready, 0) // self.blocks.slots_an_extent)
+        return int(np.searchsorted(extents, self.spare_extents, side="right"))
+
+    def pack(self, block: Paged, ids: Int64s, count: int, slots: Int64s) -> None:
+        """Write the payload of rows that have their slots."""
+        if count == 0:
+            return
+        self.layout.pack(block, ids, 0, count, slots)
+        self.nulls_seen |= (block.valid[:, : len(self.nulls_seen)] >= 0).any(axis=0)
+        if self.layout.has_var:
+            arena_kernel.pack_var(
+                ids,
+                0,
+                count,
+                slots,
+                self.layout.header,
+                self.layout.head,
+                block.page_rows,
+                block.base,
+                block.kind,
+                block.data,
+                block.valid,
+                block.offs,
+                block.bit,
+                self.layout.var_columns,
+                self.layout.var_cells,
+                self.arena.state,
+                self.arena.stack,
+                self.blocks.state,
+            )
+
+    def evict_least(self, slots: int) -> int:
+        """Evict the least frequent keys until about `slots` rows (a key without rows counts as one) came free.
+
+        Returns the count of the most frequent key evicted: what a newcomer must exceed to be worth a place.
+        """
+        kernel.cache_count_histogram(self.entries, self._histogram)
+        reached = np.cumsum(self._histogram)
+        below = int(np.searchsorted(reached, slots))
+        if below >= _COUNT_CLASSES - 1:
+            self.age()
+            return self.evict_least(slots) if self.keys else 0
+        self.evictions += self._evict(below, slots, aged=False)
+        return below
+
+    def age(self) -> None:
+        """The past counts half: old favourites fade when the stream changes."""
+        self._evict(0, 0, aged=True)
+
+    def _evict(self, below: int, quota: int, aged: bool) -> int:
+        return int(
+            kernel.cache_evict(
+                self.entries,
+                self.arena.state,
+                self.pool.state,
+                self.state,
+                self.blocks.state,
+                self.layout.chain_at,
+                below,
+                quota,
+                int(aged),
+            )
+        )

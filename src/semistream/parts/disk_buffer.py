@@ -1,0 +1,62 @@
+"""The disk buffer D_B: where a run of pages of R is loaded."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from semistream.kernels.rows import copy_codes
+from semistream.master.base import PageBlock, PageReader, aligned_buffer
+
+Int64s = npt.NDArray[np.int64]
+
+
+class DiskBuffer:
+    """Room for `n_pages` pages and their key codes, side by side for the probing kernels."""
+
+    def __init__(self, reader: PageReader, n_pages: int) -> None:
+        self.reader = reader
+        self.n_pages = n_pages
+        self.buffer = aligned_buffer(reader.buffer_bytes(n_pages))
+        self.codes = np.empty(n_pages * reader.page_rows, dtype=np.int64)
+        self.bytes_held = self.bytes_for(reader, n_pages)
+        self.pages_read = 0
+        self.bytes_read = 0
+        self.reads = 0
+
+    @staticmethod
+    def bytes_for(reader: PageReader, n_pages: int) -> int:
+        """What a buffer of so many pages takes of the budget."""
+        return (
+            reader.buffer_bytes(n_pages) + 8 * n_pages * reader.page_rows + reader.held_bytes(n_pages)
+        )
+
+    @staticmethod
+    def pages_within(reader: PageReader, size: int) -> int:
+        """How many pages a buffer of `size` bytes holds; at least one, at most all of R."""
+        low, high = 1, max(reader.n_pages, 1)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if DiskBuffer.bytes_for(reader, middle) <= size:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def load(self, first_page: int, n_pages: int) -> PageBlock:
+        """Read consecutive pages; `codes[:block.n_rows]` are their key codes."""
+        block = self.reader.read(first_page, n_pages, self.buffer)
+        copy_codes(block.base, block.rows, block.kind, block.data, self.codes)
+        self.pages_read += len(block.pages)
+        self.reads += 1
+        self.bytes_read += self.reader.buffer_bytes(len(block.pages))
+        return block
+
+    def load_runs(self, pages: Int64s, gap_bytes: int) -> tuple[PageBlock, int]:
+        """Read as many of the sorted pages as fit in one sweep; returns the block and how many it has."""
+        run = self.reader.read_runs(pages[: self.n_pages], self.buffer, gap_bytes)
+        copy_codes(run.block.base, run.block.rows, run.block.kind, run.block.data, self.codes)
+        self.pages_read += run.pages
+        self.reads += run.reads
+        self.bytes_read += run.bytes
+        return run.block, run.pages

@@ -1,0 +1,57 @@
+"""Who deserves a place in the cache: a threshold that finds its own level, and a sketch that remembers misses."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from semistream.kernels import sketch as kernel
+
+Int64s = npt.NDArray[np.int64]
+
+
+class AdaptiveThreshold:
+    """The match frequency a master tuple must reach to enter the cache (SSJ, CACHEJOIN).
+
+    It falls while the cache has room and rises when evictions come too often: more than `churn` of the cache
+    between two adjustments.
+    """
+
+    def __init__(self, start: int = 2, churn: float = 0.05) -> None:
+        self.value = start
+        self._churn = churn
+
+    def adjust(self, has_room: bool, evicted: int, capacity: int) -> None:
+        if has_room:
+            self.value = max(1, self.value - 1)
+        elif evicted > self._churn * capacity:
+            self.value += 1
+        elif evicted == 0 and self.value > 1:
+            self.value -= 1
+
+
+class FrequencySketch:
+    """How often a key was asked for lately, cached or not, in two bytes a counter pair.
+
+    After `window` additions all counts are halved, so the sketch follows the stream.
+    """
+
+    def __init__(self, counters: int, window: int) -> None:
+        self.table = np.zeros((2, max(counters, 64)), dtype=np.uint8)
+        self.window = max(window, 1)
+        self.added = 0
+
+    @property
+    def bytes_held(self) -> int:
+        return self.table.nbytes
+
+    def add(self, codes: Int64s, ids: Int64s, count: int) -> npt.NDArray[np.uint8]:
+        """Count tuples and return the new estimate of each."""
+        estimates = np.empty(count, dtype=np.uint8)
+        kernel.sketch_add(codes, ids, count, self.table, estimates)
+        self.added += count
+        return estimates
+
+    def age(self) -> None:
+        kernel.sketch_halve(self.table)
+        self.added = 0

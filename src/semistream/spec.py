@@ -1,0 +1,105 @@
+"""What a join is asked to do, as frozen values that can be checked, printed and compared before anything runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from semistream.errors import BudgetError, ConfigError
+
+HOWS = ("inner", "left", "semi", "anti")
+_UNITS = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
+
+
+def parse_bytes(value: str | int | float) -> int:
+    """Bytes of a budget such as 64_000_000, "64MB", "1.5 GiB".
+
+    >>> parse_bytes("64MB"), parse_bytes("1 KiB"), parse_bytes(4096)
+    (64000000, 1024, 4096)
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise BudgetError(f"memory={value!r} is not a size; write a number of bytes or a text such as '64MB'")
+    if isinstance(value, int | float):
+        size = float(value)
+    else:
+        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([A-Za-z]*)\s*", value)
+        if match is None or match[2].upper() not in _UNITS:
+            raise BudgetError(
+                f"memory={value!r} is not a size; allowed are a number and one of the units "
+                "B, KB, MB, GB, TB, KiB, MiB, GiB, TiB, for example '64MB'"
+            )
+        size = float(match[1]) * _UNITS[match[2].upper()]
+    if not 1 <= size < 2**48:
+        raise BudgetError(f"memory={value!r} is out of range; allowed are 1 byte to 256 TiB, for example '64MB'")
+    return int(size)
+
+
+@dataclass(frozen=True)
+class JoinSpec:
+    """The relational side of a join: which keys, which rows survive, which master columns are wanted."""
+
+    stream_on: tuple[str, ...]
+    master_on: tuple[str, ...]
+    how: str = "inner"
+    select: tuple[str, ...] | None = None
+    suffix: str = "_right"
+
+    @staticmethod
+    def make(
+        on: str | Sequence[str] | Mapping[str, str],
+        how: str = "inner",
+        select: Sequence[str] | None = None,
+        suffix: str = "_right",
+    ) -> JoinSpec:
+        """Read the forms a caller may use: one name, several, or {stream column: master column}."""
+        if isinstance(on, str):
+            pairs = [(on, on)]
+        elif isinstance(on, Mapping):
+            pairs = list(on.items())
+        else:
+            pairs = [(name, name) for name in on]
+        if not pairs or not all(isinstance(a, str) and isinstance(b, str) for a, b in pairs):
+            raise ConfigError(f"on={on!r} names no key; give a column name, a list of names or a mapping of names")
+        stream_on, master_on = tuple(a for a, _ in pairs), tuple(b for _, b in pairs)
+        for names in (stream_on, master_on):
+            if len(set(names)) != len(names):
+                raise ConfigError(f"on={on!r} names a column twice; name every key column once")
+        if how not in HOWS:
+            raise ConfigError(f"how={how!r} is unknown; allowed are {', '.join(HOWS)}")
+        if isinstance(select, str):
+            raise ConfigError(f"select={select!r} is a text; give a list of column names, for example [{select!r}]")
+        if not isinstance(suffix, str) or not suffix:
+            raise ConfigError(f"suffix={suffix!r} must be a text of at least one character, for example '_right'")
+        return JoinSpec(stream_on, master_on, how, None if select is None else tuple(select), suffix)
+
+    @property
+    def keeps_unmatched(self) -> bool:
+        return self.how in ("left", "anti")
+
+    @property
+    def carries_master(self) -> bool:
+        return self.how in ("inner", "left")
+
+
+@dataclass(frozen=True)
+class OperatorPlan:
+    """How an operator divides its budget: decided before the first tuple, in bytes and tuples."""
+
+    budget_bytes: int
+    fixed_bytes: int
+    buffer_bytes: int
+    buffer_pages: int
+    output_rows: int
+    arena_bytes: int

@@ -1,0 +1,1 @@
+"""Seeded generators of streams and master data, so that a run can be repeated anywhere."""
