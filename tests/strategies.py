@@ -199,6 +199,24 @@ def case(kind_name: str, shape_name: str) -> Case:
     return Case(kind.on, stream, master, batches)
 
 
+@lru_cache(maxsize=64)
+def pressing_case(
+    kind_name: str, seed: int, skew: float = 1.0, n_stream: int = 4_000, n_master: int = 2_500
+) -> Case:
+    """More than the least budgets hold: pending tables fill, chunks expire, caches evict.
+
+    Keys are drawn with repetition on the master's side, so a third of the domain is absent and the rest m:n.
+    """
+    kind = {**KEY_KINDS, **MORE_KEY_KINDS}[kind_name]
+    rng = np.random.default_rng(seed)
+    stream_ids = _zipf(rng, max(n_master, 1), n_stream, skew) // 2
+    master_ids = rng.integers(0, max(n_master, 1), n_master)
+    nulls = [rng.random(size) < 1 / 50 for size in (n_stream, n_master)]
+    stream, master = tables(kind, stream_ids, master_ids, *nulls)
+    long = pa.array(["x" * (200 if i % 50 == 0 else i % 30) for i in range(n_master)])
+    return Case(kind.on, stream, master.append_column("long", long), split(stream, [1_000, 1, 0, 700]))
+
+
 # --- every type of column ------------------------------------------------------------------------------
 
 

@@ -78,7 +78,10 @@ def _values(column: pa.ChunkedArray) -> list[Hashable]:
         kind = column.type
     if pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
         column = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
-    return [_hashable(value) for value in column.to_pylist()]
+    values: list[Hashable] = column.to_pylist()
+    if pa.types.is_floating(kind) or pa.types.is_nested(kind):
+        return [_hashable(value) for value in values]
+    return values
 
 
 def _rows(table: pa.Table) -> list[tuple[Hashable, ...]]:

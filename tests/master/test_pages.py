@@ -19,6 +19,7 @@ from tests.master.decoding import (
 from semistream.errors import ConfigError
 from semistream.master.base import aligned_buffer
 from semistream.master.build import build_pages
+from semistream.master.memory import MemoryMaster
 from semistream.master.pages import PageMaster
 
 KEYS = (["k"], ["k32"], ["word"], ["money"], ["day"], ["at"], ["flag"], ["ratio"], ["k32", "word"], ["coded"])
@@ -138,6 +139,18 @@ def test_read_runs_takes_what_fits(tmp_path: Path, direct: bool, gap_bytes: int)
             assert reads < len(wanted) / 2
 
 
+def test_pages_that_are_not_there(tmp_path: Path) -> None:
+    table = every_type(100)
+    for master in (build_pages(table, tmp_path / "r", on="k", page_rows=16), MemoryMaster(table, "k", 16)):
+        with master.open(["k"]) as reader:
+            buffer = aligned_buffer(reader.buffer_bytes(7))
+            for pages in (np.array([-1, 2]), np.array([2, 7])):
+                with pytest.raises(ConfigError, match="R has 7 pages"):
+                    reader.map(pages)
+                with pytest.raises(ConfigError, match="R has 7 pages"):
+                    reader.read_runs(pages, buffer, 0)
+
+
 def test_contiguous_pages_are_one_read(tmp_path: Path) -> None:
     master = build_pages(every_type(2000), tmp_path / "r", on="k", page_rows=16)
     with master.open(["k"]) as reader:
@@ -206,3 +219,14 @@ def test_index_bytes_are_the_arrays_held(tmp_path: Path) -> None:
     with master.open(["k"]) as reader:
         assert reader.index_bytes == 101 * 8 + 100 * (8 + 1 + 8) + 13
         assert reader.fences.tolist() == sorted(reader.fences.tolist())
+
+
+@pytest.mark.parametrize("page_rows", [1, 7, 16, 256])
+@pytest.mark.parametrize("n_rows", [20, 500, 512, 513, 600, 1024, 1100, 5000])
+def test_plain_columns_keep_their_place_at_any_size(tmp_path: Path, n_rows: int, page_rows: int) -> None:
+    values = np.random.default_rng(0).permutation(n_rows)
+    table = pa.table({"k": values, "flag": values % 2 == 0, "tiny": values.astype(np.int8)})
+    for limit in (1 << 16, 1 << 28):
+        master = build_pages(table, tmp_path / str(limit), on="k", page_rows=page_rows, memory_limit=limit)
+        assert master.manifest.fixed_layout == ["k", "flag", "tiny"]
+        assert_same_table(read_all(master, table.schema.names, 4)[0], sorted_by_code(table, ["k"])[0])

@@ -12,7 +12,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.operators.conftest import forms_of
-from tests.strategies import HOWS, KEY_KINDS, MORE_KEY_KINDS, PAGE_ROWS, SHAPES, Case, case, wide_table
+from tests.strategies import (
+    HOWS,
+    KEY_KINDS,
+    MORE_KEY_KINDS,
+    PAGE_ROWS,
+    SHAPES,
+    Case,
+    case,
+    pressing_case,
+    wide_table,
+)
 
 from semistream import open_join
 from semistream.testing import (
@@ -63,6 +73,24 @@ def test_equals_the_relational_join(operator: str, how: str, kind: str, make_mas
             raise
 
 
+@pytest.mark.parametrize(
+    ("how", "kind"),
+    [
+        ("inner", "int64"),
+        ("inner", "composite"),
+        ("left", "string"),
+        ("left", "date32"),
+        ("semi", "composite"),
+        ("anti", "string"),
+    ],
+)
+def test_under_memory_pressure(operator: str, how: str, kind: str, make_master: MakeMaster) -> None:
+    """Neither R nor the waiting tuples fit: chunks expire, keys are evicted, the stream has to stop."""
+    for skew, form, tightness in ((0.3, forms_of(operator)[-1], 1.0), (1.1, "pages", 1.25)):
+        given = pressing_case(kind, seed=5, skew=skew)
+        check(operator, given, make_master(given.master, given.on, form, page_rows=16), how, tightness)
+
+
 @pytest.mark.parametrize("kind", MORE_KEY_KINDS)
 def test_other_key_types(operator: str, kind: str, make_master: MakeMaster) -> None:
     for how, shape in zip(
@@ -110,6 +138,38 @@ def test_key_columns_with_different_names(operator: str) -> None:
         with open_join(operator, master=master, on=on, how=how, suffix="_r", memory=AMPLE) as join:
             actual = run_join(join, given.batches)
         assert_same_rows(actual, reference_join(given.stream, master, on, how, suffix="_r"))
+
+
+@pytest.mark.parametrize(
+    ("stream_type", "master_type"),
+    [
+        (pa.int64(), pa.int32()),
+        (pa.int8(), pa.int64()),
+        (pa.uint32(), pa.int16()),
+        (pa.large_string(), pa.string()),
+        (pa.dictionary(pa.int16(), pa.string()), pa.string_view()),
+    ],
+    ids=str,
+)
+def test_key_types_that_differ_in_form_only(
+    operator: str, stream_type: pa.DataType, master_type: pa.DataType
+) -> None:
+    """Widths of integers and encodings of strings may differ, alone and in a composite key."""
+    stream = pa.table({"k": pa.array(range(0, 100, 3), pa.int32()), "n": range(34)})
+    master = pa.table({"k": pa.array(range(0, 100, 2), pa.int32()), "m": range(50)})
+    if not pa.types.is_integer(stream_type):
+        stream, master = (
+            table.set_column(0, "k", table["k"].cast(pa.string())) for table in (stream, master)
+        )
+    stream = stream.set_column(0, "k", stream["k"].cast(stream_type))
+    master = master.set_column(0, "k", master["k"].cast(master_type))
+    both = (
+        table.append_column("k2", pa.array(["é", None] * (table.num_rows // 2))) for table in (stream, master)
+    )
+    for on, (left, right) in (("k", (stream, master)), (["k2", "k"], tuple(both))):
+        with open_join(operator, master=right, on=on, how="left", memory=AMPLE) as join:
+            actual = run_join(join, split(left, 7))
+        assert_same_rows(actual, reference_join(left, right, on, "left"))
 
 
 def test_push_after_drain_goes_on(operator: str, make_master: MakeMaster) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,9 @@ from semistream.errors import (
 )
 from semistream.operators.registry import OPERATORS
 from semistream.testing import run_join
+
+#: Where it does not matter which operator is opened.
+ANY = next(iter(OPERATORS))
 
 MASTER = pa.table({"key": pa.array(range(100), pa.int64()), "name": [f"n{i}" for i in range(100)]})
 STREAM = pa.table({"key": pa.array(range(50), pa.int64()), "n": range(50)})
@@ -50,12 +54,12 @@ def test_every_name_and_alias_opens() -> None:
 )
 def test_malformed_budget(memory: object) -> None:
     with pytest.raises(BudgetError, match=r"64 ?(MB|MiB)|bytes"):
-        open_join("ssbj", master=MASTER, on="key", memory=memory)
+        open_join(ANY, master=MASTER, on="key", memory=memory)
 
 
 def test_malformed_budget_names_the_value() -> None:
     with pytest.raises(BudgetError, match="64 parsecs"):
-        open_join("ssbj", master=MASTER, on="key", memory="64 parsecs")
+        open_join(ANY, master=MASTER, on="key", memory="64 parsecs")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +73,7 @@ def test_malformed_budget_names_the_value() -> None:
     ],
 )
 def test_budget_spellings(text: object, size: int) -> None:
-    with open_join("ssbj", master=MASTER, on="key", memory=text) as join:
+    with open_join(ANY, master=MASTER, on="key", memory=text) as join:
         assert join.memory.budget_bytes == size
 
 
@@ -108,10 +112,10 @@ def test_selecting_an_unknown_column(operator: str) -> None:
         open_join(operator, master=MASTER, on="key", select=["nmae"])
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.float64(), pa.date32(), pa.int32()])
+@pytest.mark.parametrize("kind", [pa.string(), pa.float64(), pa.date32(), pa.uint64()], ids=str)
 def test_key_type_mismatch_names_both_types(operator: str, kind: pa.DataType) -> None:
     stream = STREAM.set_column(0, pa.field("key", kind), pa.nulls(50, kind))
-    with pytest.raises(KeyTypeError, match=rf"{kind}[\s\S]*int64|int64[\s\S]*{kind}"):
+    with pytest.raises(KeyTypeError, match=rf"{re.escape(str(kind))}.*int64"):
         open_join(operator, master=MASTER, on="key", stream_schema=stream.schema)
     with open_join(operator, master=MASTER, on="key") as join, pytest.raises(KeyTypeError):
         run_join(join, stream)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from tests.strategies import RandomJoin, random_joins
+from tests.strategies import HOWS, RandomJoin, pressing_case, random_joins
 
 from semistream import build_pages, open_join
 from semistream.master.memory import MemoryMaster
@@ -91,3 +91,22 @@ def test_scan_operators_agree_on_parquet(random: RandomJoin) -> None:
         pq.write_table(random.case.master, path, row_group_size=max(random.page_rows, 4))
         scans = [name for name, operator in sorted(OPERATORS.items()) if not operator.needs_index]
         compare(random, {"master": path}, scans)
+
+
+@settings(max_examples=12)
+@given(
+    kind=st.sampled_from(["int64", "string", "composite", "float64"]),
+    seed=st.integers(0, 10**6),
+    skew=st.sampled_from([0.0, 0.5, 1.0, 1.5]),
+    n_master=st.sampled_from([17, 500, 2_500]),
+    page_rows=st.sampled_from([4, 16, 64]),
+    how=st.sampled_from(HOWS),
+    factor=st.sampled_from([1.0, 1.1, 1.6, 4.0]),
+)
+def test_operators_agree_under_pressure(
+    kind: str, seed: int, skew: float, n_master: int, page_rows: int, how: str, factor: float
+) -> None:
+    """Thousands of tuples in the least memory: the small joins above fit into any budget."""
+    pressing = pressing_case(kind, seed, skew, n_stream=4_000, n_master=n_master)
+    random = RandomJoin(kind, pressing, how, None, page_rows, factor)
+    compare(random, {"master": MemoryMaster(pressing.master, pressing.on, page_rows)}, sorted(OPERATORS))

@@ -1,8 +1,10 @@
-"""A join that is stopped and taken up elsewhere gives each row once: before the snapshot, or after the restore."""
+"""A join that is stopped and taken up elsewhere gives each row once: before the snapshot or after."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -46,9 +48,10 @@ def test_restore_goes_on(operator: str, how: str, make_master: MakeMaster) -> No
         least = smallest_budget(operator, **arguments)
         for memory in (int(1.3 * least), 4_000_000):
             batches = given_case.batches
+            half = len(batches) // 2
             actual = interrupted(
-                lambda memory=memory, arguments=arguments: open_join(operator, memory=memory, **arguments),
-                [batches[: len(batches) // 2], [], batches[len(batches) // 2 :]],
+                partial(open_join, operator, memory=memory, **arguments),
+                [batches[:half], [], batches[half:]],
             )
             assert_same_rows(actual, given_case.expected(how))
 
@@ -103,7 +106,7 @@ def test_snapshot_after_drain_holds_no_tuples(operator: str, make_master: MakeMa
 def test_any_interruption_of_any_join(random: RandomJoin, cuts: list[int]) -> None:
     data = random.case
     edges = [0, *sorted(min(cut, len(data.batches)) for cut in cuts), len(data.batches)]
-    parts = [data.batches[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    parts = [data.batches[a:b] for a, b in pairwise(edges)]
     master = MemoryMaster(data.master, data.on, page_rows=random.page_rows)
     expected = reference_join(data.stream, data.master, data.on, random.how, random.select)
     arguments = {"on": data.on, "how": random.how, "select": random.select, "master": master}
@@ -122,13 +125,13 @@ def test_any_interruption_of_any_join(random: RandomJoin, cuts: list[int]) -> No
 
 
 def test_refuses_what_it_cannot_go_on_from(operator: str, make_master: MakeMaster) -> None:
-    """Another algorithm's snapshot, another version of R, a join that has begun, bytes that are no snapshot."""
+    """Another algorithm's, for another version of R, into a join that has begun; bytes that are none."""
     given_case = case("int64", "one_to_one")
     opened = make_master(given_case.master, "k")
     with open_join(operator, on="k", memory="1MB", **opened) as join:
         list(join.push(given_case.batches[0]))
         saved = join.snapshot()
-        with pytest.raises(SemiStreamError, match="fresh|before"):
+        with pytest.raises(SemiStreamError, match=r"fresh|before"):
             join.restore(saved)
     for name, value in (("algorithm", "other"), ("master_version", -1)):
         foreign = Snapshot({**saved.state, name: value}, saved.tuples)

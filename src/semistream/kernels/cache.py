@@ -352,3 +352,33 @@ def cache_evict_unbalanced(
         if meta != EMPTY:
             entries[2 * at + 1] = meta & (SWITCHING | NIL)
     return evicted
+
+
+@njit(
+    "int64(int64[::1], int64, int64[::1], int64[::1], int32[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64)",
+    cache=True,
+    nogil=True,
+)
+def cache_load(codes, start, entries, arena, extents, pool, state, out_slots, out_ids, stop):
+    """Put rows `start..stop` of a block in the cache, key or no key before: for a cache that takes all of R.
+
+    Room for all of R was checked. Stops when the buffers are full; returns how many rows have slots now.
+    """
+    filled = 0
+    for row in range(start, min(stop, start + out_slots.size)):
+        slot = take_slot(arena, extents, pool)
+        reference = (slot - arena[A_BASE]) >> arena[A_SHIFT]
+        at = cache_find(entries, codes[row])
+        if at < 0:
+            store_i32(slot, NIL)
+            _cache_insert(entries, codes[row], reference)
+            state[C_KEYS] += 1
+        else:
+            meta = entries[2 * at + 1]
+            store_i32(slot, meta & NIL)
+            entries[2 * at + 1] = (meta & ~np.int64(NIL)) | reference
+        state[C_ROWS] += 1
+        out_slots[filled] = slot
+        out_ids[filled] = row
+        filled += 1
+    return filled

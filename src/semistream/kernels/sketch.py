@@ -17,19 +17,17 @@ def _places(code, size):
     return first, second
 
 
-@njit("void(int64[::1], int64[::1], int64, uint8[:,::1], uint8[::1])", cache=True, nogil=True)
-def sketch_add(codes, ids, count, table, out):
-    """Count tuples `ids[:count]`; the new estimate of each goes to `out`."""
+@njit("void(int64[::1], int64[::1], uint8[:,::1], int64[::1])", cache=True, nogil=True)
+def sketch_add(codes, times, table, out):
+    """Count each code so many times more; its new estimate goes to `out`."""
     size = table.shape[1]
-    for i in range(count):
-        first, second = _places(codes[ids[i]], size)
-        estimate = min(table[0, first], table[1, second])
-        if estimate < 255:
-            estimate += 1
-            if table[0, first] < estimate:
-                table[0, first] = estimate
-            if table[1, second] < estimate:
-                table[1, second] = estimate
+    for i in range(codes.size):
+        first, second = _places(codes[i], size)
+        estimate = min(min(table[0, first], table[1, second]) + times[i], 255)
+        if table[0, first] < estimate:
+            table[0, first] = estimate
+        if table[1, second] < estimate:
+            table[1, second] = estimate
         out[i] = estimate
 
 

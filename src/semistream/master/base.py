@@ -142,6 +142,13 @@ class PageReader(ABC):
             )
         return np.arange(first_page, min(first_page + n_pages, self.n_pages), dtype=np.int64)
 
+    def _chosen(self, pages: Int64s) -> Int64s:
+        """Kernels trust page numbers, so they are checked here (sorted: the ends tell for all)."""
+        pages = np.ascontiguousarray(pages, dtype=np.int64)
+        if len(pages) and not 0 <= pages[0] <= pages[-1] < self.n_pages:
+            raise ConfigError(f"pages {pages[0]} to {pages[-1]} were asked for; R has {self.n_pages} pages")
+        return pages
+
     def _rows_on(self, pages: Int64s) -> Int32s:
         rows = np.full(len(pages), self.page_rows, dtype=np.int32)
         if len(pages) and pages[-1] == self.n_pages - 1:

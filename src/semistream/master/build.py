@@ -35,6 +35,9 @@ RANK = "__rank"
 _RESERVED = (CODE, RANK)
 DEFAULT_MEMORY_LIMIT = 256 << 20
 _LAYOUT_PAGES = 1 << 14
+# The Arrow writer does not cut a slice out of a buffer of 64 bytes or less (a bitmap of 512 rows), and such a
+# page would be laid out unlike the others: pages of small batches are copied first.
+_SMALL = 512
 
 
 def build_pages(
@@ -263,10 +266,14 @@ class _PageWriter:
             self._put(writer, batch.slice(fill, full))
         rest = batch.slice(fill + full)
         # A copy of the few rows left, so that they do not keep the whole batch alive.
-        return [rest.take(pa.array(np.arange(rest.num_rows)))] if rest.num_rows else []
+        return [_copied(rest)] if rest.num_rows else []
 
     def _put(self, writer: pa.ipc.RecordBatchFileWriter, rows: pa.RecordBatch) -> None:
-        writer.write_table(pa.Table.from_batches([rows]), max_chunksize=self._page_rows)
+        if rows.num_rows > _SMALL:
+            writer.write_table(pa.Table.from_batches([rows]), max_chunksize=self._page_rows)
+        else:
+            for start in range(0, rows.num_rows, self._page_rows):
+                writer.write_batch(_copied(rows.slice(start, self._page_rows)))
         codes = int64_view(rows.column(self.names.index(self._feed.code_column)))
         fences = codes[:: self._page_rows].copy()
         before = np.empty_like(fences)
@@ -279,6 +286,10 @@ class _PageWriter:
         self._fences.append(fences)
         self._continues.append(continues)
         self.n_rows += rows.num_rows
+
+
+def _copied(rows: pa.RecordBatch) -> pa.RecordBatch:
+    return rows.take(pa.array(np.arange(rows.num_rows)))
 
 
 def _one_batch(parts: list[pa.RecordBatch]) -> pa.RecordBatch:

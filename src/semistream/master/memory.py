@@ -117,6 +117,7 @@ class MemoryReader(PageReader):
         return RunRead(self.map(pages), len(pages), 0, 0)
 
     def map(self, pages: Int64s) -> PageBlock:
+        pages = self._chosen(pages)
         rows = self._rows_on(pages)
         at = pages[:, None]
         bit = self._bit + at * self.page_rows

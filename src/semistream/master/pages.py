@@ -212,7 +212,8 @@ class PageStoreReader(PageReader):
         return self._block(base, pages, buffer)
 
     def read_runs(self, pages: Int64s, buffer: Bytes, gap_bytes: int) -> RunRead:
-        base, result = self._fetch(np.ascontiguousarray(pages), buffer, gap_bytes)
+        pages = self._chosen(pages)
+        base, result = self._fetch(pages, buffer, gap_bytes)
         done = int(result[0])
         if not done and len(pages):
             raise ConfigError(
@@ -229,7 +230,7 @@ class PageStoreReader(PageReader):
             )
         if self._mapped is None:
             self._mapped = np.frombuffer(mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ), dtype=np.uint8)
-        pages = np.ascontiguousarray(pages)
+        pages = self._chosen(pages)
         base = self._index.starts[pages] + self._mapped.ctypes.data
         bad = verify_touched(base, pages, self._index.starts, self._index.sums, self._seen)
         if bad >= 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -46,7 +46,7 @@ def _open(source: Source, schema: pa.Schema | None) -> tuple[pa.Schema, Iterator
             f"master data cannot be read from a {type(source).__name__}; allowed are an Arrow table, reader "
             "or dataset, record batches, and the path of Parquet data"
         )
-    batches = iter(source)
+    batches: Iterator[Any] = iter(source)
     if schema is None:
         first = next(batches, None)
         if first is None:

@@ -15,6 +15,9 @@ from semistream.operators.base import SemiStreamJoin
 from semistream.operators.hybrid_join import HybridJoin
 from semistream.operators.mesh_join import MeshJoin
 from semistream.operators.rmesh_join import RMeshJoin
+from semistream.operators.ssbj import SSBJ
+from semistream.operators.ssj import SSJ
+from semistream.operators.sweep_join import SweepJoin
 from semistream.spec import JoinSpec, parse_bytes
 
 OPERATORS: dict[str, type[SemiStreamJoin]] = {
@@ -23,6 +26,9 @@ OPERATORS: dict[str, type[SemiStreamJoin]] = {
         MeshJoin,
         HybridJoin,
         RMeshJoin,
+        SSJ,
+        SSBJ,
+        SweepJoin,
     )
 }
 

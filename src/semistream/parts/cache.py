@@ -195,10 +195,13 @@ class Cache:
         """
         kernel.cache_count_histogram(self.entries, self._histogram)
         reached = np.cumsum(self._histogram)
+        slots = min(slots, int(reached[-1]))
+        if slots == 0:
+            return 0
         below = int(np.searchsorted(reached, slots))
         if below >= _COUNT_CLASSES - 1:
             self.age()
-            return self.evict_least(slots) if self.keys else 0
+            return self.evict_least(slots)
         self.evictions += self._evict(below, slots, aged=False)
         return below
 

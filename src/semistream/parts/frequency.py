@@ -33,25 +33,23 @@ class AdaptiveThreshold:
 class FrequencySketch:
     """How often a key was asked for lately, cached or not, in two bytes a counter pair.
 
-    After `window` additions all counts are halved, so the sketch follows the stream.
+    Its owner halves all counts after every `window` stream tuples, so the sketch follows the stream.
     """
 
     def __init__(self, counters: int, window: int) -> None:
         self.table = np.zeros((2, max(counters, 64)), dtype=np.uint8)
         self.window = max(window, 1)
-        self.added = 0
 
     @property
     def bytes_held(self) -> int:
         return self.table.nbytes
 
-    def add(self, codes: Int64s, ids: Int64s, count: int) -> npt.NDArray[np.uint8]:
-        """Count tuples and return the new estimate of each."""
-        estimates = np.empty(count, dtype=np.uint8)
-        kernel.sketch_add(codes, ids, count, self.table, estimates)
-        self.added += count
+    def add(self, codes: Int64s, times: Int64s) -> Int64s:
+        """Count codes so many times more, and return the new estimate of each."""
+        estimates = np.empty(len(codes), dtype=np.int64)
+        kernel.sketch_add(codes, times, self.table, estimates)
         return estimates
 
     def age(self) -> None:
+        """The past counts half."""
         kernel.sketch_halve(self.table)
-        self.added = 0

@@ -11,9 +11,17 @@ import numpy as np
 
 
 def optimal_tuples_per_cycle(
-    p_j: np.ndarray, m_j: np.ndarray, v_R: float, v_S: float, memory: float, entry_bytes: float = 0.0
+    p_j: np.ndarray,
+    m_j: np.ndarray,
+    v_R: float,
+    v_S: float,
+    memory: float,
+    entry_bytes: float | np.ndarray = 0.0,
 ) -> float:
     """W* with Σ_j min(entry_bytes + m_j v_R, W* p_j v_S) = memory; infinite when every key fits the cache.
+
+    `entry_bytes` is what a cached key takes besides its tuples: one number, or one for each key. With 0 the
+    absence of a key (m_j = 0) is cached for nothing, worth a third of W* where keys are drawn with repetition.
 
     The sum is concave and piecewise linear in W with a corner where a key changes from waiting to cached, so
     one sort finds the segment and a division the point on it.
@@ -48,7 +56,7 @@ def cached_tuples_share(
     v_R: float,
     v_S: float,
     tuples_per_cycle: float,
-    entry_bytes: float = 0.0,
+    entry_bytes: float | np.ndarray = 0.0,
 ) -> float:
     """Share of the stream that the optimum for that many tuples a cycle answers from the cache."""
     p = np.asarray(p_j, dtype=np.float64)

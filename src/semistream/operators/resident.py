@@ -1,0 +1,59 @@
+"""When the budget holds all of R: load it once and join in memory (Theorem 3 of the SSBJ paper).
+
+A key that is not in the cache is then not in R, so no tuple ever waits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from semistream.kernels import cache as cache_kernel
+from semistream.kernels.rows import BLOCK_BYTES, BLOCK_ROOM
+from semistream.operators.base import SemiStreamJoin
+from semistream.parts.arena import Arena
+from semistream.parts.cache import Cache
+
+_LOAD = 0.7
+
+
+def resident_bytes(join: SemiStreamJoin) -> int:
+    """Bytes of all of R in the cache, with room to spare for the arena's extents."""
+    layout = join._master_layout
+    rows = join.reader.n_rows
+    entry = cache_kernel.ENTRY_BYTES / _LOAD
+    var = 0.0
+    if layout.has_var:
+        var = (join.master.row_bytes / BLOCK_ROOM + len(layout.var_columns)) * BLOCK_BYTES
+    return int(rows * (layout.slot_bytes + entry + var) * 1.01) + (1 << 17)
+
+
+def load_all(join: SemiStreamJoin, arena: Arena) -> Cache:
+    """A cache that holds every tuple of R, read in one pass."""
+    rows = join.reader.n_rows
+    cache = Cache(arena, join._master_layout, join.budget.spare, int(rows / _LOAD * 0.8) + 8)
+    slots = np.empty(join.scratch.size, dtype=np.int64)
+    ids = np.empty(join.scratch.size, dtype=np.int64)
+    for page in range(0, join.reader.n_pages, join.buffer_pages):
+        block = join.disk.load(page, join.buffer_pages)
+        at = 0
+        while at < block.n_rows:
+            filled = int(
+                cache_kernel.cache_load(
+                    join.disk.codes,
+                    at,
+                    cache.entries,
+                    arena.state,
+                    arena.stack,
+                    cache.pool.state,
+                    cache.state,
+                    slots,
+                    ids,
+                    block.n_rows,
+                )
+            )
+            cache.pack(block, ids, filled, slots)
+            at += filled
+        join.stats.iterations += 1
+    join.stats.r_cycles += 1
+    join.stats.switched += rows
+    return cache

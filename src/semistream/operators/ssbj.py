@@ -1,0 +1,271 @@
+"""SSBJ: the semi-stream balanced join, whose cache is composed by an inequality instead of a heuristic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from semistream.errors import ConfigError
+from semistream.kernels import cache as cache_kernel
+from semistream.kernels import pending as pending_kernel
+from semistream.kernels.pending import FIFO_HEADER
+from semistream.master.base import Master, PageBlock
+from semistream.operators.base import Chunk
+from semistream.operators.resident import load_all, resident_bytes
+from semistream.operators.scan import ScanJoin
+from semistream.parts.arena import Arena, block_pool
+from semistream.parts.cache import MAX_LOAD, Cache
+from semistream.parts.pending import FifoPending
+from semistream.parts.switching import collect_rows
+from semistream.spec import JoinSpec
+
+EVICTION_CYCLES = 10
+_RATIO_CLASSES = 1024
+
+
+class CycleState(Enum):
+    """What the current R-cycle does for cache migration; each lasts one full cycle.
+
+        INCREMENTING --> SWITCHING --> PHASE_OUT --> INCREMENTING ...
+
+    INCREMENTING counts the master tuples m of every waiting key. SWITCHING evaluates the cache inequality with
+    those counts and collects the tuples of the keys that satisfy it. PHASE_OUT begins by showing them to the
+    stream; while it lasts, their waiting stream tuples run out of H_S.
+    """
+
+    INCREMENTING = 1
+    SWITCHING = 2
+    PHASE_OUT = 0
+
+
+class SSBJ(ScanJoin):
+    """SSBJ keeps every key where it takes fewer bytes: its m master tuples in the cache, or its n tuples an R-cycle
+    in the pending table.
+
+    Disk phase is MESHJOIN's. A key moves into the cache when m·v_R < n·v_S, over three R-cycles (see `CycleState`), and
+    out again when, over ten R-cycles, the inequality no longer holds. A key that R lacks has m = 0: its absence is
+    cached. Both tables live in one arena, so what the cache gives up the pending table gets, and the chunk size w
+    follows. When the budget holds all of R, R is read once and the join is a main-memory hash join (Theorem 3).
+
+    Two decisions where the paper is silent: the inequality is evaluated when the switching cycle begins and the key is
+    marked then, so that all of its tuples are collected whatever happens to n meanwhile; and only keys that waited
+    through the whole incrementing cycle count, since only for them m is complete. Bytes are the real ones, directory
+    entries included.
+
+    Needs of R: nothing. Exact for many-to-many; optimal in memory for any distribution (Theorem 1).
+
+    Memory: M = (b + h_R·f)·v_R + w_S·R_t/b·(v_P + f·v_S).
+    Cost:   c_loop = c_I/O(b) + b·(c_H + c_B) + w_N·(c_S + c_H + c_O) + w_S·(c_E + c_S + c_A + c_O).
+
+    Options: `switching_factor`, hysteresis of the inequality (default 1: none, which is best).
+
+    >>> import pyarrow as pa
+    >>> from semistream import open_join
+    >>> parts = pa.table({"part": [10, 30, 30], "supplier": ["Chicago", "Houston", "New York"]})
+    >>> with open_join("ssbj", master=parts, on="part", how="left", memory="1MB") as join:
+    ...     rows = [*join.push(pa.record_batch({"part": [30, 40]})), *join.drain()]
+    >>> pa.Table.from_batches(rows).sort_by([("part", "ascending"), ("supplier", "ascending")]).to_pydict()
+    {'part': [30, 30, 40], 'supplier': ['Houston', 'New York', None]}
+
+    Paper: M. A. Naeem, G. Weber, C. Lutteroth, "A memory-optimal many-to-many semi-stream join", DAPD 2019.
+    """
+
+    name = "ssbj"
+    seed = "000 §3"
+
+    def __init__(
+        self,
+        master: Master,
+        spec: JoinSpec,
+        budget_bytes: int,
+        *,
+        switching_factor: float = 1.0,
+        **common: Any,
+    ) -> None:
+        if not switching_factor > 0:
+            raise ConfigError(f"switching_factor={switching_factor} is out of range; allowed are numbers above 0")
+        self.switching_factor = switching_factor
+        super().__init__(master, spec, budget_bytes, **common)
+
+    def _build_tables(self, arena: Arena, slot_bytes: int) -> None:
+        self._total = self.budget.spare
+        row_slot = self._master_layout.slot_bytes
+        self.resident = 0 < self.reader.n_rows and resident_bytes(self) <= self._total
+        self.rc = 0
+        self.state = CycleState.PHASE_OUT
+        self._planned = 0
+        self._evicted_at = 0
+        if self.resident:
+            self.cache = load_all(self, arena)
+            self.pending = FifoPending(arena, self._stream_layout(FIFO_HEADER), 0)
+            self._copy_read_counts()
+            return
+        keys = max(int(self._total * min(0.15, 20 / Cache.key_bytes(row_slot)) / 20), 8)
+        blocks = block_pool(arena) if self._master_layout.has_var or self._stream.has_var else None
+        self.cache = Cache(arena, self._master_layout, self._total, keys, blocks)
+        layout = self._stream_layout(FIFO_HEADER)
+        self.pending = FifoPending(arena, layout, self._total, counting=True, blocks=blocks)
+        self._blocks = blocks
+        self._share_out()
+
+    # ------------------------------------------------------------------------------- who owns which bytes
+
+    @property
+    def _block_bytes(self) -> int:
+        if self.resident or self._blocks is None:
+            return 0
+        return self._blocks.extents * self.pending.arena.extent_bytes
+
+    @property
+    def _to_collect(self) -> int:
+        """Bytes the switching cycle still has to find room for."""
+        collected = int(self.cache.state[cache_kernel.C_SWITCHING_ROWS]) * self.cache.pool.slot_bytes
+        return max(self._planned - collected, 0)
+
+    def _share_out(self) -> None:
+        """The pending table may take what the cache leaves, less what the next two steps may collect."""
+        ahead = 2 * self._to_collect // max(self.k, 1) + 2 * self.cache.arena.extent_bytes
+        self.pending.limit_bytes = self._total - self.cache.bytes_held - self._block_bytes - ahead
+        self.cache.limit_bytes = self._total - self.pending.bytes_held - self._block_bytes
+
+    @property
+    def chunk_target(self) -> int:
+        """w, adapted: k chunks of it fill what is left when the switching cycle will have collected its rows."""
+        pending = self.pending
+        waiting = len(pending)
+        if waiting >= 256:
+            bytes_a_tuple = (pending.bytes_held + pending.arena.extent_bytes) / waiting
+        else:
+            bytes_a_tuple = pending.pool.slot_bytes + 10 / MAX_LOAD + 32 * len(pending.layout.var_columns)
+        room = self._total - self.cache.bytes_held - self._to_collect
+        return max(1, int(room / bytes_a_tuple / self.k))
+
+    def _settle(self) -> None:
+        super()._settle()
+        self.budget.hold("cache", self.cache.bytes_held)
+        if not self.resident:
+            self.budget.hold("var blocks", self._block_bytes)
+            self._share_out()
+
+    # ------------------------------------------------------------------------------------------ phases
+
+    def _consume(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+        if not self.resident:
+            yield from super()._consume(chunk)
+            return
+        missed: int = yield from self._probe_cache(self.cache, chunk, self.scratch)  # type: ignore[misc]
+        self.stats.cache_hits += missed
+        self.stats.cache_misses -= missed
+        self.stats.finished += missed
+        yield from self._emit_unmatched(self._take_chunk(chunk), self.scratch.misses, missed)
+
+    def _cache_phase(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+        missed: int = yield from self._probe_cache(self.cache, chunk, self.scratch)  # type: ignore[misc]
+        return missed
+
+    def _begin_cycle(self) -> None:
+        super()._begin_cycle()
+        self.rc += 1
+        self.state = CycleState(self.rc % 3)
+        if self.state is CycleState.INCREMENTING:
+            self.pending.counts[:] = 0
+        elif self.state is CycleState.SWITCHING:
+            self._mark_keys()
+        else:
+            cache_kernel.cache_activate(self.cache.entries, self.cache.state)
+            self._planned = 0
+        if self.rc % EVICTION_CYCLES == 0:
+            self._evict()
+        self._share_out()
+
+    @property
+    def tuple_bytes(self) -> float:
+        """v_S as it really is: slot, directory entry and s_count."""
+        waiting = max(len(self.pending), 1)
+        return max(self.pending.bytes_held / waiting, self.pending.pool.slot_bytes)
+
+    @property
+    def entry_bytes(self) -> float:
+        """What a cached key takes besides its rows."""
+        return cache_kernel.ENTRY_BYTES / MAX_LOAD
+
+    def _mark_keys(self) -> None:
+        """Evaluate the cache inequality for every waiting key whose m is known; the best keys come first."""
+        pending, cache = self.pending, self.cache
+        row_bytes = float(cache.pool.slot_bytes)
+        tuple_bytes = float(pending.pool.slot_bytes + 10 / MAX_LOAD * pending.keys / max(len(pending), 1))
+        histogram = np.empty(_RATIO_CLASSES, dtype=np.int64)
+        pending_kernel.fifo_switch_histogram(
+            pending.directory,
+            pending.counts,
+            pending.arena.state,
+            tuple_bytes,
+            self.entry_bytes,
+            row_bytes,
+            histogram,
+        )
+        most = pending.bytes_held // 2
+        wanted_above = np.cumsum(histogram[::-1])[::-1]
+        lowest = int(np.argmax(wanted_above <= most))
+        ratio = max(self.switching_factor, lowest / 8)
+        codes = np.empty(max(self.scratch.size, 2), dtype=np.int64)
+        at = 0
+        while at < len(pending.directory):
+            at = int(
+                pending_kernel.fifo_switchable(
+                    at,
+                    pending.directory,
+                    pending.counts,
+                    pending.arena.state,
+                    tuple_bytes,
+                    self.entry_bytes,
+                    row_bytes,
+                    ratio,
+                    codes,
+                )
+            )
+            found = min(int(codes[0]), cache.max_keys - cache.keys)
+            cache_kernel.cache_mark_switching(codes, 1, 1 + found, cache.entries, cache.state)
+        first = int(np.ceil(ratio * 8))
+        self._planned = int(wanted_above[min(first, _RATIO_CLASSES - 1)])
+
+    def _after_probe(self, block: PageBlock) -> None:
+        if self.state is CycleState.INCREMENTING:
+            pending_kernel.fifo_count_master(
+                self.disk.codes,
+                0,
+                block.n_rows,
+                self.pending.directory,
+                self.pending.counts,
+                self.pending.arena.state,
+            )
+        elif self.state is CycleState.SWITCHING:
+            taken = collect_rows(self.cache, block, self.disk.codes, self.scratch.slots, make_room=False)
+            self.stats.switched += taken
+            if self.cache.state[cache_kernel.C_SWITCHING_KEYS] == 0:
+                self._planned = 0
+
+    def _evict(self) -> None:
+        """Every tenth cycle: keys that have become too rare go back to the disk phase."""
+        cycles = self.rc - self._evicted_at
+        self._evicted_at = self.rc
+        cache = self.cache
+        cache.evictions += int(
+            cache_kernel.cache_evict_unbalanced(
+                cache.entries,
+                cache.arena.state,
+                cache.pool.state,
+                cache.state,
+                cache.blocks.state,
+                cache.layout.chain_at,
+                self.tuple_bytes / cycles,
+                self.entry_bytes,
+                float(cache.pool.slot_bytes),
+                self.switching_factor,
+            )
+        )
+        self.stats.evicted = cache.evictions

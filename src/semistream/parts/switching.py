@@ -1,0 +1,101 @@
+"""The switching buffer sB: master tuples on their way into the cache.
+
+A key is cached with all of its master tuples or not at all. Where R has no order they come one by one during a full
+R-cycle, so they are kept in the cache's own slots under an entry that the stream does not see yet; making them visible
+moves no bytes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from semistream.kernels import cache as kernel
+from semistream.kernels import rows as row_kernel
+from semistream.master.base import PageBlock
+from semistream.parts.cache import Cache
+
+Int64s = npt.NDArray[np.int64]
+
+
+def collect_rows(cache: Cache, block: PageBlock, codes: Int64s, slots: Int64s, make_room: bool) -> int:
+    """Take the rows of switching keys out of a block; returns how many.
+
+    When no slot is left, the least frequent cached keys make room if `make_room`; else, and when that does not help,
+    the keys being collected are given up: half a key must not be cached.
+    """
+    if cache.state[kernel.C_SWITCHING_KEYS] == 0:
+        return 0
+    cursor = np.zeros(2, dtype=np.int64)
+    ids = np.empty(len(slots), dtype=np.int64)
+    longest = _longest_chain(cache, block) if cache.layout.has_var else 0
+    taken = 0
+    while True:
+        filled = int(
+            kernel.cache_collect(
+                codes,
+                block.n_rows,
+                cache.entries,
+                cache.arena.state,
+                cache.arena.stack,
+                cache.pool.state,
+                cache.state,
+                cursor,
+                slots,
+                ids,
+                _room(cache, longest, len(slots)),
+            )
+        )
+        cache.pack(block, ids, filled, slots)
+        taken += filled
+        if cursor[1] == 2:
+            return taken
+        if filled == 0 or cursor[1] == 1:
+            evictable = cache.keys - int(cache.state[kernel.C_SWITCHING_KEYS])
+            if not make_room or evictable == 0:
+                give_up(cache)
+                return taken
+            cache.evict_least(max(evictable // 50, 64))
+
+
+def give_up(cache: Cache) -> None:
+    """Forget the keys that could not be collected completely."""
+    kernel.cache_drop_switching(
+        cache.entries, cache.arena.state, cache.pool.state, cache.state, cache.blocks.state, cache.layout.chain_at
+    )
+
+
+def _room(cache: Cache, longest: int, most: int) -> int:
+    """Rows that surely fit when each takes up to `longest` VAR blocks."""
+    if longest == 0:
+        return min(cache.row_room, most)
+    low, high = 0, most
+    while low < high:
+        rows = (low + high + 1) // 2
+        extents = -(-max(rows - cache.pool.ready, 0) // cache.pool.slots_an_extent)
+        extents += -(-max(rows * longest - cache.blocks.ready, 0) // cache.blocks.slots_an_extent)
+        if extents <= cache.spare_extents:
+            low = rows
+        else:
+            high = rows - 1
+    return low
+
+
+def _longest_chain(cache: Cache, block: PageBlock) -> int:
+    """VAR blocks of the block's longest row."""
+    ids = np.arange(block.n_rows, dtype=np.int64)
+    var_bytes = np.empty(block.n_rows, dtype=np.int64)
+    row_kernel.var_blocks_needed(
+        ids,
+        0,
+        block.n_rows,
+        block.page_rows,
+        block.base,
+        block.kind,
+        block.valid,
+        block.offs,
+        block.bit,
+        cache.layout.var_columns,
+        var_bytes,
+    )
+    return max(int(-(-var_bytes.max(initial=0) // row_kernel.BLOCK_ROOM)), 1)

@@ -1,0 +1,144 @@
+"""A damaged store is refused with words that say what is wrong and what to do; it is never read as whole."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.master.decoding import every_type
+
+from semistream.errors import ChecksumError, StoreError
+from semistream.master.base import aligned_buffer
+from semistream.master.build import build_pages
+from semistream.master.pages import PageMaster
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    build_pages(every_type(200), tmp_path / "r", on="k", page_rows=16)
+    return tmp_path / "r"
+
+
+def _flip(path: Path, at: int) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= 0x10
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize("columns", [["tiny"], ["word"]])
+def test_a_flipped_byte(store: Path, columns: list[str], direct: bool) -> None:
+    with PageMaster(store).open([]) as reader:
+        start = reader.page_offset(5)
+    for at in (start + 4, start + 40, start + 1200):
+        _flip(store / "v000001" / "pages.arrow", at)
+        with PageMaster(store).open(columns, direct) as reader:
+            buffer = aligned_buffer(reader.buffer_bytes(13))
+            assert reader.read(0, 5, buffer).n_rows == 80
+            with pytest.raises(
+                ChecksumError, match=r"page 5 of .*pages\.arrow .* was written: .* build_pages"
+            ):
+                reader.read(3, 4, buffer)
+            with pytest.raises(ChecksumError, match="page 5 "):
+                reader.read_runs(np.array([1, 5]), buffer, 0)
+            if not direct:
+                assert reader.map(np.array([4, 6])).n_rows == 32
+                for _ in range(2):
+                    with pytest.raises(ChecksumError, match="page 5 "):
+                        reader.map(np.array([4, 5, 6]))
+        _flip(store / "v000001" / "pages.arrow", at)
+
+
+def test_mapped_pages_are_checked_once(store: Path) -> None:
+    with PageMaster(store).open(["tiny"]) as reader:
+        start = reader.page_offset(5)
+        reader.map(np.array([5]))
+        with (store / "v000001" / "pages.arrow").open("r+b") as file:
+            file.seek(start + 1000)
+            file.write(b"\xff" * 8)
+        assert reader.map(np.array([5])).n_rows == 16
+        with pytest.raises(ChecksumError):
+            reader.read(5, 1, aligned_buffer(reader.buffer_bytes(1)))
+
+
+def test_a_flipped_byte_of_the_index(store: Path) -> None:
+    size = (store / "v000001" / "index.arrow").stat().st_size
+    _flip(store / "v000001" / "index.arrow", size // 2)
+    with pytest.raises(ChecksumError, match=r"index\.arrow"):
+        PageMaster(store).open(["tiny"])
+
+
+def test_a_file_cut_while_open(store: Path) -> None:
+    with PageMaster(store).open(["tiny"]) as reader:
+        with (store / "v000001" / "pages.arrow").open("r+b") as file:
+            file.truncate(reader.page_offset(7))
+        buffer = aligned_buffer(reader.buffer_bytes(13))
+        assert reader.read(0, 7, buffer).n_rows == 112
+        with pytest.raises(StoreError, match="truncated"):
+            reader.read(0, 8, buffer)
+
+
+def _edit(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
+    def damage(version: Path) -> None:
+        raw = json.loads((version / "manifest.json").read_text())
+        change(raw)
+        (version / "manifest.json").write_text(json.dumps(raw))
+
+    return damage
+
+
+def _cut(name: str) -> Callable[[Path], None]:
+    def damage(version: Path) -> None:
+        raw = (version / name).read_bytes()
+        (version / name).write_bytes(raw[: len(raw) // 2])
+
+    return damage
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "pages cut": (_cut("pages.arrow"), r"pages\.arrow has .* truncated"),
+    "index cut": (_cut("index.arrow"), r"index\.arrow has .* truncated"),
+    "manifest cut": (_cut("manifest.json"), "not readable JSON"),
+    "manifest binary": (lambda v: (v / "manifest.json").write_bytes(b"\xff\xfe"), "not readable JSON"),
+    "manifest a list": (lambda v: (v / "manifest.json").write_text("[]"), "does not describe"),
+    "manifest gone": (lambda v: (v / "manifest.json").unlink(), "missing"),
+    "pages gone": (lambda v: (v / "pages.arrow").unlink(), "cannot be read"),
+    "newer format": (_edit(lambda m: m.update(format_version=99)), "format version 99"),
+    "other format": (_edit(lambda m: m.update(format="other")), "does not describe"),
+    "field gone": (_edit(lambda m: m.pop("rows")), "damaged"),
+    "field new": (_edit(lambda m: m.update(extra=1)), "damaged"),
+    "schema broken": (_edit(lambda m: m.update(schema="AAAA")), "damaged"),
+    "counts wrong": (_edit(lambda m: m.update(rows=10_000)), "do not fit"),
+    "coder broken": (_edit(lambda m: m.update(coder={})), "key types"),
+    "version gone": (lambda v: shutil.rmtree(v), "is not there"),
+    "current empty": (lambda v: (v.parent / "CURRENT").write_text(""), "is not there"),
+    "current foreign": (lambda v: (v.parent / "CURRENT").write_text("../../etc"), "is not there"),
+    "current binary": (lambda v: (v.parent / "CURRENT").write_bytes(b"\xff\xfe"), "cannot be read"),
+    "current gone": (lambda v: (v.parent / "CURRENT").unlink(), "no file CURRENT"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_damage_is_seen_when_the_store_is_opened(store: Path, case: str) -> None:
+    damage, words = DAMAGE[case]
+    damage(store / "v000001")
+    with pytest.raises(StoreError, match=words):
+        PageMaster(store)
+
+
+def test_no_store_at_all(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="CURRENT"):
+        PageMaster(tmp_path / "absent")
+
+
+def test_a_closed_reader(store: Path) -> None:
+    reader = PageMaster(store).open(["tiny"])
+    reader.close()
+    reader.close()
+    with pytest.raises(StoreError, match="closed"):
+        reader.read(0, 1, aligned_buffer(reader.buffer_bytes(1)))
