@@ -53,7 +53,8 @@ class RowLayout:
     """Where the cells of a packed row stand, counted from the payload's first byte.
 
     `aliases` names columns whose value is the slot's key code: they are read from the slot's first bytes and
-    take no room. `nullable` says which columns may hold nulls; `flag` asks for one byte of operator flags.
+    take no room. `nullable` says which columns may hold nulls; `flag` asks for one byte of operator flags, `counter`
+    for one that counts matches.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class RowLayout:
         nullable: Sequence[bool] | None = None,
         aliases: Sequence[int] = (),
         flag: bool = False,
-        align: int = 1,
+        counter: bool = False,
     ) -> None:
         self.physical = physical
         self.header = header
@@ -91,7 +92,9 @@ class RowLayout:
         at += -(-bits // 8)
         self.flag_at = header + at if flag else 0
         at += int(flag)
-        self.slot_bytes = -(-max(header + at, 8) // align) * align
+        self.counter_at = header + at if counter else 0
+        at += int(counter)
+        self.slot_bytes = max(header + at, 8)
         self.stored = np.array([i for i in range(count) if i not in aliases], dtype=np.int64)
         self._stored_kinds = np.ascontiguousarray(self.kinds[self.stored])
         self._stored_widths = np.ascontiguousarray(self.widths[self.stored])

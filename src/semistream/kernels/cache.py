@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 
 from semistream.kernels.arena import A_BASE, A_SHIFT, free_chain, give_slot, take_slot
-from semistream.kernels.pending import hash32
+from semistream.kernels.tuples import hash32
 from semistream.kernels.raw import load_u32, store_i32
 from semistream.kernels.rows import NIL
 
@@ -44,7 +44,7 @@ def cache_find(entries, code):
 
 
 @njit(nogil=True, inline="always")
-def _cache_insert(entries, code, meta):
+def cache_insert(entries, code, meta):
     size = entries.size >> 1
     at = (hash32(code) * size) >> 32
     while entries[2 * at + 1] != EMPTY:
@@ -179,19 +179,19 @@ def cache_admit(
             out_slots[filled] = slot
             out_ids[filled] = row
             filled += 1
-        _cache_insert(entries, codes[r], (min(counts[r], COUNT_MASK) << 32) | reference)
+        cache_insert(entries, codes[r], (min(counts[r], COUNT_MASK) << 32) | reference)
         state[C_KEYS] += 1
         state[C_ROWS] += ends[r] - starts[r]
     return filled
 
 
-@njit("int64(int64[::1], int64, int64, int64[::1], int64[::1])", cache=True, nogil=True)
-def cache_mark_switching(codes, first, last, entries, state):
-    """Switching state: open entries that collect rows unseen by the stream; returns how many are new."""
+@njit("int64(int64[::1], int64[::1], int64, int64[::1], int64[::1])", cache=True, nogil=True)
+def cache_mark_switching(codes, counts, stop, entries, state):
+    """Open entries, with a first count, that collect rows unseen by the stream; returns how many are new."""
     opened = 0
-    for i in range(first, last):
+    for i in range(stop):
         if cache_find(entries, codes[i]) < 0:
-            _cache_insert(entries, codes[i], SWITCHING | NIL)
+            cache_insert(entries, codes[i], SWITCHING | (min(counts[i], COUNT_MASK) << 32) | NIL)
             state[C_KEYS] += 1
             state[C_SWITCHING_KEYS] += 1
             opened += 1
@@ -283,10 +283,11 @@ def cache_count_histogram(entries, histogram):
     cache=True,
     nogil=True,
 )
-def cache_evict(entries, arena, pool, state, blocks, chain, below, quota, aged):
-    """Evict every key with a count under `below`, then keys with that count until `quota` slots came free in all.
+def cache_evict(entries, arena, pool, state, blocks, chain, below, chance, salt):
+    """Evict every key with a count under `below`, and keys with that count with `chance` in 2**32.
 
-    With `aged` 1 the counts of the survivors are halved. Returns the number of keys evicted.
+    The chance is drawn from the code and a salt, so the gaps spread evenly over the directory: evicting from one end
+    would pack the other end ever denser. Returns the number of keys evicted.
     """
     evicted = 0
     at = 0
@@ -296,22 +297,24 @@ def cache_evict(entries, arena, pool, state, blocks, chain, below, quota, aged):
             at += 1
             continue
         count = (meta >> 32) & COUNT_MASK
-        if count < below or (count == below and quota > 0):
-            rows = _free_rows(meta & NIL, arena, pool, blocks, chain)
-            quota -= max(rows, 1)
-            state[C_ROWS] -= rows
+        if count < below or (count == below and hash32(entries[2 * at] ^ salt) < chance):
+            state[C_ROWS] -= _free_rows(meta & NIL, arena, pool, blocks, chain)
             state[C_KEYS] -= 1
             _cache_delete(entries, at)
             evicted += 1
         else:
             at += 1
-    if aged:
-        for at in range(entries.size >> 1):
-            meta = entries[2 * at + 1]
-            if meta != EMPTY:
-                count = ((meta >> 32) & COUNT_MASK) >> 1
-                entries[2 * at + 1] = (meta & (SWITCHING | NIL)) | (count << 32)
     return evicted
+
+
+@njit("void(int64[::1])", cache=True, nogil=True)
+def cache_age(entries):
+    """Halve all counts."""
+    for at in range(entries.size >> 1):
+        meta = entries[2 * at + 1]
+        if meta != EMPTY:
+            count = ((meta >> 32) & COUNT_MASK) >> 1
+            entries[2 * at + 1] = (meta & (SWITCHING | NIL)) | (count << 32)
 
 
 @njit(
@@ -371,7 +374,7 @@ def cache_load(codes, start, entries, arena, extents, pool, state, out_slots, ou
         at = cache_find(entries, codes[row])
         if at < 0:
             store_i32(slot, NIL)
-            _cache_insert(entries, codes[row], reference)
+            cache_insert(entries, codes[row], reference)
             state[C_KEYS] += 1
         else:
             meta = entries[2 * at + 1]

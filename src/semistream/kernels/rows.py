@@ -362,7 +362,7 @@ def copy_codes(base, rows, kind, data, out):
 
 
 @njit("void(int64[::1], int64, int64)", cache=True, nogil=True)
-def clear_flags(slots, count, flag):
-    """Fresh tuples carry no operator flags."""
+def clear_bytes(slots, count, flag):
+    """Fresh tuples carry no operator flags and no counts."""
     for i in range(count):
         store_u8(slots[i] + flag, 0)

@@ -189,6 +189,10 @@ class Master(ABC):
         where the form of R allows it; a page store keeps the pages it was built with.
         """
 
+    def may_be_null(self, column: str) -> bool:
+        """Whether a column may hold nulls; False only where that is certain."""
+        return bool(self.schema.field(column).nullable)
+
     def columns_schema(self, columns: Sequence[str]) -> pa.Schema:
         """The logical schema of some columns; a clear error names the missing ones."""
         require_columns(self.schema, columns, "master data")

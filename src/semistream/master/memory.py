@@ -76,6 +76,9 @@ class MemoryMaster(Master):
         self.nbytes = sum(array.nbytes for array in self.arrays.values()) + self.codes.nbytes
         self.row_bytes = self.nbytes / max(self.n_rows, 1)
 
+    def may_be_null(self, column: str) -> bool:
+        return bool(self.arrays[column].null_count)
+
     def open(
         self, columns: Sequence[str], direct: bool = False, page_rows: int | None = None
     ) -> MemoryReader:

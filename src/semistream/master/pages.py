@@ -128,6 +128,9 @@ class PageMaster(Master):
         """First code of every block of the second index (order "frequency")."""
         return table_fences(self.folder / KEYS)
 
+    def may_be_null(self, column: str) -> bool:
+        return self.manifest.null_counts.get(column, 1) > 0
+
     def open(
         self, columns: Sequence[str], direct: bool = False, page_rows: int | None = None
     ) -> PageStoreReader:

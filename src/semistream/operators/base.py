@@ -22,7 +22,7 @@ from semistream.columns.keys import KeyCoder, check_key_types, equal_keys
 from semistream.columns.physical import PhysicalSchema
 from semistream.columns.rows import BatchColumns, Paged, RowLayout, take_paged
 from semistream.errors import BudgetError, IndexRequiredError, SchemaError, SemiStreamError
-from semistream.kernels import pending as pending_kernel
+from semistream.kernels import tuples as tuple_kernel
 from semistream.kernels.cache import ROW_HEADER
 from semistream.master.base import Master, PageReader, require_columns
 from semistream.operators.snapshot import Snapshot
@@ -148,7 +148,9 @@ class SemiStreamJoin(ABC):
         self._reader_columns = columns
         self.reader: PageReader = master.open(columns, direct=direct, page_rows=self._page_rows(budget_bytes))
         self._master_keys = [] if self._exact else [columns.index(name) for name in spec.master_on]
-        self._master_layout = RowLayout(self.reader.physical, ROW_HEADER, nullable=None)
+        self._master_layout = RowLayout(
+            self.reader.physical, ROW_HEADER, [master.may_be_null(name) for name in columns]
+        )
         self._plan_fixed(budget_bytes, buffer_bytes)
         self.output_schema: pa.Schema | None = None
         self._schema: pa.Schema | None = None
@@ -252,7 +254,7 @@ class SemiStreamJoin(ABC):
         self._schema = schema
         self._build()
 
-    def _stream_layout(self, header: int) -> RowLayout:
+    def _stream_layout(self, header: int, counter: bool = False) -> RowLayout:
         """Packed form of a waiting stream tuple; an exact key is not stored twice."""
         aliases: list[int] = []
         kind = self._stream.columns[self._key_at[0]]
@@ -260,7 +262,7 @@ class SemiStreamJoin(ABC):
             aliases = [self._key_at[0]]
         assert self._schema is not None
         nullable = [column.nullable for column in self._schema]
-        return RowLayout(self._stream, header, nullable, aliases, flag=self.spec.how != "inner")
+        return RowLayout(self._stream, header, nullable, aliases, flag=self.spec.how != "inner", counter=counter)
 
     def _make_arena(self, *slots: int) -> Arena:
         """All bytes that are left, less the arena's own table; refuses what cannot hold a few tuples."""
@@ -440,7 +442,7 @@ class SemiStreamJoin(ABC):
     def _mark_chunk(self, chunk: Chunk) -> Mark:
         def mark(ids: Int64s, count: int) -> Bools:
             first = np.empty(count, dtype=np.bool_)
-            pending_kernel.mark_ids(ids, count, chunk.matched, first)
+            tuple_kernel.mark_ids(ids, count, chunk.matched, first)
             return first
 
         return mark

@@ -21,8 +21,9 @@ import pyarrow as pa
 
 from semistream.columns.rows import BatchColumns
 from semistream.errors import BudgetError
-from semistream.kernels import pending as pending_kernel
-from semistream.kernels.pending import LINKED_HEADER
+from semistream.kernels import linked as kernel
+from semistream.kernels import tuples as tuple_kernel
+from semistream.kernels.linked import LINKED_HEADER
 from semistream.kernels.raw import peek_i64
 from semistream.master.base import PageBlock
 from semistream.operators.base import Chunk, Scratch, SemiStreamJoin
@@ -43,8 +44,12 @@ class IndexJoin(SemiStreamJoin):
 
     def _build(self) -> None:
         layout = self._stream_layout(LINKED_HEADER)
-        arena = self._make_arena(layout.slot_bytes, self._master_layout.slot_bytes)
-        self._build_tables(arena)
+        groups = -(-self.reader.n_pages // self.buffer_pages)
+        #: iteration in which each group of pages was last read whole
+        self._loaded = np.full(max(groups, 1), -1, dtype=np.int64)
+        self.budget.hold("load times", self._loaded.nbytes)
+        self._iteration = 0
+        self._build_tables(self._make_arena(layout.slot_bytes, self._master_layout.slot_bytes))
         self._settle()
 
     def _build_tables(self, arena: Arena) -> None:
@@ -78,7 +83,7 @@ class IndexJoin(SemiStreamJoin):
 
     def _admit(self, chunk: Chunk, ids: Int64s, start: int, count: int, slots: Int64s) -> int:
         """Fill H_S and Q with as many tuples as fit."""
-        took = self.pending.append(chunk.codes, chunk.columns, ids, start, count, slots)
+        took = self.pending.append(chunk.codes, chunk.columns, ids, start, count, slots, self._iteration)
         self.stats.appended += took
         return took
 
@@ -97,9 +102,31 @@ class IndexJoin(SemiStreamJoin):
     def _iterate(self) -> Iterator[pa.RecordBatch]:
         """One disk-probing phase: the oldest key picks the load."""
         self._settle()
-        code = peek_i64(self.pending.oldest)
-        yield from self._serve(code, *self._pages_for(code), self.disk, self.scratch)
+        yield from self._release_absent(self.scratch)
+        if len(self.pending):
+            code = peek_i64(self.pending.oldest)
+            yield from self._serve(code, *self._pages_for(code), self.disk, self.scratch)
         self._copy_read_counts()
+
+    def _release_absent(self, scratch: Scratch) -> Iterator[pa.RecordBatch]:
+        """Oldest tuples whose pages were read since they came, without a match: R lacks their key, no load is needed."""
+        if self.master.order != "key":
+            return
+        while len(self.pending):
+            count = kernel.linked_absent(
+                self.pending.directory,
+                self.pending.arena.state,
+                self.pending.queue,
+                self.reader.fences,
+                self.reader.continues,
+                self.buffer_pages,
+                self._loaded,
+                scratch.done,
+            )
+            if count == 0:
+                return
+            done = np.unique(scratch.done[:count])
+            yield from self._finish(done, len(done), scratch, matched=False)
 
     def _pages_for(self, code: int) -> tuple[int, int, int]:
         """First page to load, number of pages, and the last page of the key's own run (-1, 0, -1: not in R)."""
@@ -119,6 +146,7 @@ class IndexJoin(SemiStreamJoin):
             if last < first + pages:
                 block = disk.load(first, pages)
                 yield from self._probe(block, disk.codes, first, scratch)
+                self._note_load(first, pages)
             else:
                 yield from self._probe_long_run(code, first, last, disk, scratch)
         self.stats.iterations += 1
@@ -126,19 +154,40 @@ class IndexJoin(SemiStreamJoin):
         if newest:
             yield from self._finish(np.array([newest], dtype=np.int64), 1, scratch, matched=False)
 
+    def _note_load(self, first: int, pages: int) -> None:
+        """Remember when a page group was read whole; tuples that come from now on have not met it."""
+        self._iteration += 1
+        if first % self.buffer_pages == 0:
+            self._loaded[first // self.buffer_pages] = self._iteration
+
     def _probe(
         self, block: PageBlock, codes: Int64s, first: int, scratch: Scratch
     ) -> Iterator[pa.RecordBatch]:
         """All complete runs of the block against H_S; finished keys leave."""
+        yield from self._probe_rows(block, codes, *self._complete_rows(block, codes, first), scratch)
+
+    def _complete_rows(self, block: PageBlock, codes: Int64s, first: int) -> tuple[int, int]:
+        """Rows of the block without the runs that begin before it or go on behind it."""
         start, stop = 0, block.n_rows
-        if self.reader.continues[first]:
-            same = codes[:stop] != codes[0]
-            start = int(np.argmax(same)) if same.any() else stop
+        if stop == 0:
+            return 0, 0
         after = first + len(block.pages)
-        if start < stop and after < self.reader.n_pages and self.reader.continues[after]:
+        if self.master.order == "key":
+            begun = bool(self.reader.continues[first])
+            goes_on = after < self.reader.n_pages and bool(self.reader.continues[after])
+        else:
+            ends = np.sort(codes[[0, stop - 1]])
+            from_page, to_page = self.reader.locate(ends)
+            at_start, at_end = np.searchsorted(ends, codes[0]), np.searchsorted(ends, codes[stop - 1])
+            begun = bool(from_page[at_start] < first)
+            goes_on = bool(to_page[at_end] >= after)
+        if begun:
+            differs = codes[:stop] != codes[0]
+            start = int(np.argmax(differs)) if differs.any() else stop
+        if goes_on and start < stop:
             differs = codes[start:stop] != codes[stop - 1]
             stop = start + len(differs) - int(np.argmax(differs[::-1])) if differs.any() else start
-        yield from self._probe_rows(block, codes, start, stop, scratch)
+        return start, stop
 
     def _probe_rows(
         self, block: PageBlock, codes: Int64s, start: int, stop: int, scratch: Scratch
@@ -149,7 +198,7 @@ class IndexJoin(SemiStreamJoin):
         first_only = self._exact and not self.spec.carries_master
         pending = self.pending
         while cursor[0] < stop:
-            count = pending_kernel.linked_probe(
+            count = kernel.linked_probe(
                 codes,
                 start,
                 stop,
@@ -182,7 +231,7 @@ class IndexJoin(SemiStreamJoin):
             while True:
                 width = max(1, scratch.size // max(len(rows), 1))
                 slots = np.empty(width, dtype=np.int64)
-                count = pending_kernel.linked_chain(self.pending.arena.state, newest, position, slots)
+                count = kernel.linked_chain(self.pending.arena.state, newest, position, slots)
                 for begin in range(0, len(rows), scratch.size):
                     part = rows[begin : begin + scratch.size]
                     left = np.repeat(slots[:count], len(part))
@@ -201,16 +250,16 @@ class IndexJoin(SemiStreamJoin):
             position = np.zeros(1, dtype=np.int64)
             for newest in done[:count].tolist():
                 while True:
-                    size = pending_kernel.linked_chain(
+                    size = kernel.linked_chain(
                         self.pending.arena.state, newest, position, scratch.slots
                     )
-                    lost = pending_kernel.keep_unflagged(scratch.slots, size, self.pending.layout.flag_at)
+                    lost = tuple_kernel.keep_unflagged(scratch.slots, size, self.pending.layout.flag_at)
                     yield from self._emit_unmatched(self.pending.take, scratch.slots, lost)
                     if position[0] == 0:
                         break
         elif not matched and self._exact:
             self.stats.unmatched += sum(
-                int(pending_kernel.linked_length(self.pending.arena.state, newest))
+                int(kernel.linked_length(self.pending.arena.state, newest))
                 for newest in done[:count].tolist()
             )
         left = self.pending.release(done, count)
@@ -219,7 +268,7 @@ class IndexJoin(SemiStreamJoin):
 
     def _mark_slots(self, slots: Int64s, count: int) -> Bools:
         first = np.empty(count, dtype=np.bool_)
-        pending_kernel.mark_slots(slots, count, self.pending.layout.flag_at, first)
+        tuple_kernel.mark_slots(slots, count, self.pending.layout.flag_at, first)
         return first
 
     def _copy_read_counts(self) -> None:
@@ -235,7 +284,7 @@ class IndexJoin(SemiStreamJoin):
     def _snapshot_tuples(self) -> pa.Table:
         assert self._schema is not None
         slots = np.empty(len(self.pending), dtype=np.int64)
-        pending_kernel.linked_queue(self.pending.arena.state, self.pending.queue, slots)
+        kernel.linked_queue(self.pending.arena.state, self.pending.queue, slots)
         batches = []
         for start in range(0, len(slots), self.scratch.size):
             part = slots[start : start + self.scratch.size].copy()

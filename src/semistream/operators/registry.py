@@ -13,18 +13,24 @@ from semistream.errors import ConfigError, UnknownAlgorithmError
 from semistream.master.open import MasterSource, open_master
 from semistream.operators.base import SemiStreamJoin
 from semistream.operators.hybrid_join import HybridJoin
+from semistream.operators.inlj import IndexNestedLoopJoin
 from semistream.operators.mesh_join import MeshJoin
+from semistream.operators.oxhybrid_join import OptimisedXHybridJoin
 from semistream.operators.rmesh_join import RMeshJoin
 from semistream.operators.ssbj import SSBJ
 from semistream.operators.ssj import SSJ
 from semistream.operators.sweep_join import SweepJoin
+from semistream.operators.xhybrid_join import XHybridJoin
 from semistream.spec import JoinSpec, parse_bytes
 
 OPERATORS: dict[str, type[SemiStreamJoin]] = {
     operator.name: operator
     for operator in (
+        IndexNestedLoopJoin,
         MeshJoin,
         HybridJoin,
+        XHybridJoin,
+        OptimisedXHybridJoin,
         RMeshJoin,
         SSJ,
         SSBJ,

@@ -11,7 +11,7 @@ from semistream.kernels import cache as cache_kernel
 from semistream.kernels.rows import BLOCK_BYTES, BLOCK_ROOM
 from semistream.operators.base import SemiStreamJoin
 from semistream.parts.arena import Arena
-from semistream.parts.cache import Cache
+from semistream.parts.cache import MAX_LOAD, Cache
 
 _LOAD = 0.7
 
@@ -30,7 +30,7 @@ def resident_bytes(join: SemiStreamJoin) -> int:
 def load_all(join: SemiStreamJoin, arena: Arena) -> Cache:
     """A cache that holds every tuple of R, read in one pass."""
     rows = join.reader.n_rows
-    cache = Cache(arena, join._master_layout, join.budget.spare, int(rows / _LOAD * 0.8) + 8)
+    cache = Cache(arena, join._master_layout, join.budget.spare, int(rows / _LOAD * MAX_LOAD) + 8)
     slots = np.empty(join.scratch.size, dtype=np.int64)
     ids = np.empty(join.scratch.size, dtype=np.int64)
     for page in range(0, join.reader.n_pages, join.buffer_pages):

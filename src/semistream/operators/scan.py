@@ -18,13 +18,13 @@ import pyarrow as pa
 
 from semistream.columns.rows import BatchColumns
 from semistream.errors import BudgetError, SemiStreamError
-from semistream.kernels import pending as pending_kernel
-from semistream.kernels.pending import FIFO_HEADER
+from semistream.kernels import tuples as tuple_kernel
+from semistream.kernels.fifo import FIFO_HEADER
 from semistream.master.base import PageBlock
 from semistream.operators.base import Chunk, SemiStreamJoin
 from semistream.operators.snapshot import FLAG_COLUMN, Snapshot
 from semistream.parts.arena import Arena
-from semistream.parts.pending import MAX_LOAD, FifoPending
+from semistream.parts.pending import FifoPending
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -44,17 +44,15 @@ class ScanJoin(SemiStreamJoin):
         #: closed chunks, oldest first: [tuples, step after which they expire]
         self.chunks: deque[list[int]] = deque()
         layout = self._stream_layout(FIFO_HEADER)
-        arena = self._make_arena(layout.slot_bytes, self._master_layout.slot_bytes)
-        self._build_tables(arena, layout.slot_bytes)
+        self._build_tables(self._make_arena(layout.slot_bytes, self._master_layout.slot_bytes))
         self._settle()
 
     def _pages_a_step(self) -> int:
         return self.buffer_pages
 
-    def _build_tables(self, arena: Arena, slot_bytes: int) -> None:
+    def _build_tables(self, arena: Arena) -> None:
         """Divide the arena; without a cache all of it is the pending table's."""
-        layout = self._stream_layout(FIFO_HEADER)
-        self.pending = FifoPending(arena, layout, self.budget.spare)
+        self.pending = FifoPending(arena, self._stream_layout(FIFO_HEADER), self.budget.spare)
 
     def _settle(self) -> None:
         self.budget.hold("pending table", self.pending.bytes_held)
@@ -64,13 +62,7 @@ class ScanJoin(SemiStreamJoin):
     @property
     def chunk_target(self) -> int:
         """w: tuples a step may add to H_S so that k chunks fill it."""
-        pending = self.pending
-        waiting = len(pending)
-        if waiting >= 256:
-            bytes_a_tuple = (pending.bytes_held + pending.arena.extent_bytes) / waiting
-        else:
-            bytes_a_tuple = pending.pool.slot_bytes + 8 / MAX_LOAD + 32 * len(pending.layout.var_columns)
-        return max(1, int(pending.limit_bytes / bytes_a_tuple / self.k))
+        return max(1, int(self.pending.limit_bytes / self.pending.tuple_bytes / self.k))
 
     def _consume(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         if self.k == 0:
@@ -155,7 +147,7 @@ class ScanJoin(SemiStreamJoin):
 
     def _mark_slots(self, slots: Int64s, count: int) -> Bools:
         first = np.empty(count, dtype=np.bool_)
-        pending_kernel.mark_slots(slots, count, self.pending.layout.flag_at, first)
+        tuple_kernel.mark_slots(slots, count, self.pending.layout.flag_at, first)
         return first
 
     def _expire(self, count: int) -> Iterator[pa.RecordBatch]:
@@ -164,13 +156,17 @@ class ScanJoin(SemiStreamJoin):
         self.stats.finished += count
         while count:
             part = min(count, self.scratch.size)
+            self._before_expiry(part)
             if self.spec.how != "inner":
                 slots = self.scratch.slots
                 self.pending.front(part, slots)
-                lost = pending_kernel.keep_unflagged(slots, part, self.pending.layout.flag_at)
+                lost = tuple_kernel.keep_unflagged(slots, part, self.pending.layout.flag_at)
                 yield from self._emit_unmatched(self.pending.take, slots, lost)
             self.pending.expire(part)
             count -= part
+
+    def _before_expiry(self, count: int) -> None:
+        """The `count` oldest tuples have met all of R and are about to leave."""
 
     # ------------------------------------------------------------------------------------- the snapshot
 
@@ -193,7 +189,7 @@ class ScanJoin(SemiStreamJoin):
             assert arrays is not None
             flags = np.zeros(len(part), dtype=np.bool_)
             if self.pending.layout.flag_at:
-                pending_kernel.read_flags(part, len(part), self.pending.layout.flag_at, flags)
+                tuple_kernel.read_flags(part, len(part), self.pending.layout.flag_at, flags)
             columns = [*self._stream.decode(arrays), pa.array(flags)]
             batches.append(pa.RecordBatch.from_arrays(columns, schema=self._snapshot_schema()))
         return pa.Table.from_batches(batches, schema=self._snapshot_schema())

@@ -6,25 +6,25 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from semistream.errors import ConfigError
 from semistream.kernels import cache as cache_kernel
-from semistream.kernels import pending as pending_kernel
-from semistream.kernels.pending import FIFO_HEADER
+from semistream.kernels import fifo as fifo_kernel
+from semistream.kernels.fifo import FIFO_HEADER
 from semistream.master.base import Master, PageBlock
 from semistream.operators.base import Chunk
 from semistream.operators.resident import load_all, resident_bytes
 from semistream.operators.scan import ScanJoin
 from semistream.parts.arena import Arena, block_pool
 from semistream.parts.cache import MAX_LOAD, Cache
+from semistream.parts.key_filter import KeyFilter
 from semistream.parts.pending import FifoPending
 from semistream.parts.switching import collect_rows
 from semistream.spec import JoinSpec
 
 EVICTION_CYCLES = 10
-_RATIO_CLASSES = 1024
+_FILTER_TRIAL = 1 << 16
 
 
 class CycleState(Enum):
@@ -32,9 +32,10 @@ class CycleState(Enum):
 
         INCREMENTING --> SWITCHING --> PHASE_OUT --> INCREMENTING ...
 
-    INCREMENTING counts the master tuples m of every waiting key. SWITCHING evaluates the cache inequality with
-    those counts and collects the tuples of the keys that satisfy it. PHASE_OUT begins by showing them to the
-    stream; while it lasts, their waiting stream tuples run out of H_S.
+    Every waiting tuple counts the master tuples m it meets. In INCREMENTING, tuples that leave have met all of R:
+    the cache inequality is evaluated with their m, and keys that satisfy it are named. SWITCHING collects the
+    master tuples of the named keys. PHASE_OUT begins by showing them to the stream; while it lasts, their waiting
+    stream tuples run out of H_S.
     """
 
     INCREMENTING = 1
@@ -51,10 +52,11 @@ class SSBJ(ScanJoin):
     cached. Both tables live in one arena, so what the cache gives up the pending table gets, and the chunk size w
     follows. When the budget holds all of R, R is read once and the join is a main-memory hash join (Theorem 3).
 
-    Two decisions where the paper is silent: the inequality is evaluated when the switching cycle begins and the key is
-    marked then, so that all of its tuples are collected whatever happens to n meanwhile; and only keys that waited
-    through the whole incrementing cycle count, since only for them m is complete. Bytes are the real ones, directory
-    entries included.
+    Three decisions where the paper is silent. m is counted with each waiting tuple, not with its key: a tuple meets all
+    of R before it leaves, so the count is then complete, which that of a key that came in mid-cycle is not. The
+    inequality is evaluated once, before the switching cycle, so that either all of a key's tuples are collected or
+    none. Bytes are the real ones, directory entries included; so that the many rare absent keys need no entry each,
+    a Bloom filter of R's keys is filled during the first cycle, and dropped when the stream has no absent keys.
 
     Needs of R: nothing. Exact for many-to-many; optimal in memory for any distribution (Theorem 1).
 
@@ -91,7 +93,7 @@ class SSBJ(ScanJoin):
         self.switching_factor = switching_factor
         super().__init__(master, spec, budget_bytes, **common)
 
-    def _build_tables(self, arena: Arena, slot_bytes: int) -> None:
+    def _build_tables(self, arena: Arena) -> None:
         self._total = self.budget.spare
         row_slot = self._master_layout.slot_bytes
         self.resident = 0 < self.reader.n_rows and resident_bytes(self) <= self._total
@@ -104,11 +106,16 @@ class SSBJ(ScanJoin):
             self.pending = FifoPending(arena, self._stream_layout(FIFO_HEADER), 0)
             self._copy_read_counts()
             return
-        keys = max(int(self._total * min(0.15, 20 / Cache.key_bytes(row_slot)) / 20), 8)
+        size = KeyFilter.size_for(self.reader.n_rows, int(0.06 * self._total))
+        self.filter: KeyFilter | None = KeyFilter(size, self.reader.n_rows) if size else None
+        if self.filter is not None:
+            self.budget.hold("key filter", self.filter.bytes_held)
+            self._total -= self.filter.bytes_held
+        keys = max(int(self._total * min(0.12, self.entry_bytes / Cache.key_bytes(row_slot)) / self.entry_bytes), 8)
         blocks = block_pool(arena) if self._master_layout.has_var or self._stream.has_var else None
         self.cache = Cache(arena, self._master_layout, self._total, keys, blocks)
-        layout = self._stream_layout(FIFO_HEADER)
-        self.pending = FifoPending(arena, layout, self._total, counting=True, blocks=blocks)
+        layout = self._stream_layout(FIFO_HEADER, counter=True)
+        self.pending = FifoPending(arena, layout, self._total, blocks)
         self._blocks = blocks
         self._share_out()
 
@@ -135,14 +142,10 @@ class SSBJ(ScanJoin):
     @property
     def chunk_target(self) -> int:
         """w, adapted: k chunks of it fill what is left when the switching cycle will have collected its rows."""
-        pending = self.pending
-        waiting = len(pending)
-        if waiting >= 256:
-            bytes_a_tuple = (pending.bytes_held + pending.arena.extent_bytes) / waiting
-        else:
-            bytes_a_tuple = pending.pool.slot_bytes + 10 / MAX_LOAD + 32 * len(pending.layout.var_columns)
-        room = self._total - self.cache.bytes_held - self._to_collect
-        return max(1, int(room / bytes_a_tuple / self.k))
+        room = self._total - self.cache.bytes_held - self._block_bytes - self._to_collect
+        if self.pending.layout.has_var:
+            room += self._block_bytes
+        return max(1, int(room / self.pending.tuple_bytes / self.k))
 
     def _settle(self) -> None:
         super()._settle()
@@ -165,85 +168,84 @@ class SSBJ(ScanJoin):
 
     def _cache_phase(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         missed: int = yield from self._probe_cache(self.cache, chunk, self.scratch)  # type: ignore[misc]
-        return missed
+        if self.filter is None or not self.filter.ready or missed == 0:
+            return missed
+        absent = self.scratch.done
+        kept = self.filter.split(chunk.codes, self.scratch.misses, missed, absent)
+        lost = missed - kept
+        self.stats.cache_hits += lost
+        self.stats.cache_misses -= lost
+        self.stats.finished += lost
+        yield from self._emit_unmatched(self._take_chunk(chunk), absent, lost)
+        return kept
 
     def _begin_cycle(self) -> None:
         super()._begin_cycle()
         self.rc += 1
         self.state = CycleState(self.rc % 3)
+        if self.rc == 2 and self.filter is not None:
+            self.filter.ready = True
         if self.state is CycleState.INCREMENTING:
-            self.pending.counts[:] = 0
-        elif self.state is CycleState.SWITCHING:
-            self._mark_keys()
-        else:
+            self._planned = 0
+            self._drop_idle_filter()
+        elif self.state is CycleState.PHASE_OUT:
             cache_kernel.cache_activate(self.cache.entries, self.cache.state)
             self._planned = 0
         if self.rc % EVICTION_CYCLES == 0:
             self._evict()
         self._share_out()
 
-    @property
-    def tuple_bytes(self) -> float:
-        """v_S as it really is: slot, directory entry and s_count."""
-        waiting = max(len(self.pending), 1)
-        return max(self.pending.bytes_held / waiting, self.pending.pool.slot_bytes)
+    def _drop_idle_filter(self) -> None:
+        """A stream without absent keys has no use for the filter: its bytes go to the tables."""
+        if self.filter is None or self.filter.asked < _FILTER_TRIAL:
+            return
+        if self.filter.absent < 0.01 * self.filter.asked:
+            self._total += self.filter.bytes_held
+            self.filter = None
+            self.budget.hold("key filter", 0)
+        else:
+            self.filter.asked = self.filter.absent = 0
 
     @property
     def entry_bytes(self) -> float:
         """What a cached key takes besides its rows."""
         return cache_kernel.ENTRY_BYTES / MAX_LOAD
 
-    def _mark_keys(self) -> None:
-        """Evaluate the cache inequality for every waiting key whose m is known; the best keys come first."""
+    def _before_expiry(self, count: int) -> None:
+        """Incrementing state: tuples that leave know m, so the cache inequality is evaluated for their keys."""
+        if self.state is not CycleState.INCREMENTING:
+            return
         pending, cache = self.pending, self.cache
-        row_bytes = float(cache.pool.slot_bytes)
-        tuple_bytes = float(pending.pool.slot_bytes + 10 / MAX_LOAD * pending.keys / max(len(pending), 1))
-        histogram = np.empty(_RATIO_CLASSES, dtype=np.int64)
-        pending_kernel.fifo_switch_histogram(
-            pending.directory,
-            pending.counts,
-            pending.arena.state,
-            tuple_bytes,
-            self.entry_bytes,
-            row_bytes,
-            histogram,
-        )
-        most = pending.bytes_held // 2
-        wanted_above = np.cumsum(histogram[::-1])[::-1]
-        lowest = int(np.argmax(wanted_above <= most))
-        ratio = max(self.switching_factor, lowest / 8)
-        codes = np.empty(max(self.scratch.size, 2), dtype=np.int64)
-        at = 0
-        while at < len(pending.directory):
-            at = int(
-                pending_kernel.fifo_switchable(
-                    at,
-                    pending.directory,
-                    pending.counts,
-                    pending.arena.state,
-                    tuple_bytes,
-                    self.entry_bytes,
-                    row_bytes,
-                    ratio,
-                    codes,
-                )
+        self._planned += int(
+            fifo_kernel.fifo_name_keys(
+                count,
+                pending.buckets,
+                pending.arena.state,
+                pending.pool.state,
+                pending.layout.counter_at,
+                cache.entries,
+                cache.state,
+                pending.tuple_bytes,
+                self.entry_bytes,
+                self._row_bytes,
+                self.switching_factor,
+                cache.max_keys,
+                max(pending.bytes_held // 2 - self._planned, 0),
             )
-            found = min(int(codes[0]), cache.max_keys - cache.keys)
-            cache_kernel.cache_mark_switching(codes, 1, 1 + found, cache.entries, cache.state)
-        first = int(np.ceil(ratio * 8))
-        self._planned = int(wanted_above[min(first, _RATIO_CLASSES - 1)])
+        )
+
+    @property
+    def _row_bytes(self) -> float:
+        """v_R as it really is."""
+        size = float(self.cache.pool.slot_bytes)
+        if self.cache.layout.has_var:
+            size += self.master.row_bytes
+        return size
 
     def _after_probe(self, block: PageBlock) -> None:
-        if self.state is CycleState.INCREMENTING:
-            pending_kernel.fifo_count_master(
-                self.disk.codes,
-                0,
-                block.n_rows,
-                self.pending.directory,
-                self.pending.counts,
-                self.pending.arena.state,
-            )
-        elif self.state is CycleState.SWITCHING:
+        if self.filter is not None and not self.filter.ready:
+            self.filter.add(self.disk.codes, block.n_rows)
+        if self.state is CycleState.SWITCHING:
             taken = collect_rows(self.cache, block, self.disk.codes, self.scratch.slots, make_room=False)
             self.stats.switched += taken
             if self.cache.state[cache_kernel.C_SWITCHING_KEYS] == 0:
@@ -262,9 +264,9 @@ class SSBJ(ScanJoin):
                 cache.state,
                 cache.blocks.state,
                 cache.layout.chain_at,
-                self.tuple_bytes / cycles,
+                self.pending.tuple_bytes / cycles,
                 self.entry_bytes,
-                float(cache.pool.slot_bytes),
+                self._row_bytes,
                 self.switching_factor,
             )
         )

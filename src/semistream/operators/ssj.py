@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from semistream.errors import ConfigError
 from semistream.kernels import cache as cache_kernel
-from semistream.kernels import pending as pending_kernel
-from semistream.kernels.pending import FIFO_HEADER
+from semistream.kernels import fifo as fifo_kernel
+from semistream.kernels.fifo import FIFO_HEADER
 from semistream.master.base import Master, PageBlock
 from semistream.operators.base import Chunk
 from semistream.operators.scan import ScanJoin
@@ -71,19 +71,18 @@ class SSJ(ScanJoin):
         self.threshold = AdaptiveThreshold(threshold)
         super().__init__(master, spec, budget_bytes, **common)
 
-    def _build_tables(self, arena: Arena, slot_bytes: int) -> None:
+    def _build_tables(self, arena: Arena) -> None:
         room = self.budget.spare
-        named = min(max(int(room * 0.01) // 8, 16), 1 << 16)
-        self._frequent = np.empty(named, dtype=np.int64)
+        named = min(max(int(room * 0.02) // 16, 16), 1 << 16)
+        self._frequent, self._waiting = (np.empty(named, dtype=np.int64) for _ in range(2))
         self._named = 0
-        self.budget.hold("frequent keys", self._frequent.nbytes)
-        room -= self._frequent.nbytes
+        self.budget.hold("frequent keys", 16 * named)
+        room -= 16 * named
         share = int(room * self._cache_share)
         keys = max(int(share / Cache.key_bytes(self._master_layout.slot_bytes)), 8)
         self.cache = Cache(arena, self._master_layout, share, keys)
         self.pending = FifoPending(arena, self._stream_layout(FIFO_HEADER), room - share)
         self._evicted_before = 0
-        self._asked_before = 0
 
     def _settle(self) -> None:
         super()._settle()
@@ -97,33 +96,45 @@ class SSJ(ScanJoin):
     def _after_probe(self, block: PageBlock) -> None:
         """Name the frequent keys of this partition, and collect rows of those named in the last cycle."""
         self._named = int(
-            pending_kernel.fifo_frequent(
+            fifo_kernel.fifo_frequent(
                 self.disk.codes,
                 block.n_rows,
-                self.pending.directory,
+                self.pending.buckets,
                 self.pending.arena.state,
                 self.threshold.value,
                 self._frequent,
+                self._waiting,
                 self._named,
             )
         )
         self.stats.frequency_checks += block.n_rows
-        self.stats.switched += collect_rows(self.cache, block, self.disk.codes, self.scratch.slots, make_room=True)
+        self.stats.switched += collect_rows(
+            self.cache, block, self.disk.codes, self.scratch.slots, make_room=True
+        )
 
     def _begin_cycle(self) -> None:
+        """Show the keys that were collected, then open entries for those that were named, the most frequent first.
+
+        Counts are halved every cycle, so a cached key's count is about twice its tuples a cycle, and what a newcomer
+        must exceed is the count of the keys that would make room for it.
+        """
         super()._begin_cycle()
         cache = self.cache
         cache_kernel.cache_activate(cache.entries, cache.state)
-        asked = self.stats.cache_hits + self.stats.cache_misses
-        if asked - self._asked_before > 4 * max(cache.rows, 256):
-            self._asked_before = asked
-            cache.age()
-        evicted = cache.evictions - self._evicted_before
-        self._evicted_before = cache.evictions
-        self.threshold.adjust(not cache.is_full, evicted, max(cache.keys, 1))
-        fresh = np.unique(self._frequent[: self._named])
-        if len(fresh) > cache.max_keys - cache.keys:
-            cache.evict_least(len(fresh))
-        opened = min(len(fresh), cache.max_keys - cache.keys)
-        cache_kernel.cache_mark_switching(fresh, 0, opened, cache.entries, cache.state)
+        cache.age()
+        order = np.argsort(-self._waiting[: self._named], kind="stable")
+        codes, first = np.unique(self._frequent[: self._named][order], return_index=True)
+        counts = self._waiting[: self._named][order][first]
+        by_count = np.argsort(-counts, kind="stable")
+        codes, counts = codes[by_count], counts[by_count]
         self._named = 0
+        lacking = len(codes) - min(cache.row_room, cache.max_keys - cache.keys)
+        if lacking > 0 and len(codes):
+            level = cache.evict_least(min(lacking, cache.keys // 4 + 1))
+            wanted = int(np.searchsorted(-counts, -level, side="left"))
+            codes, counts = codes[:wanted], counts[:wanted]
+        stop = min(len(codes), cache.max_keys - cache.keys)
+        cache_kernel.cache_mark_switching(codes, counts, stop, cache.entries, cache.state)
+        has_room = cache.row_room > max(0.05 * cache.max_keys, stop)
+        self.threshold.adjust(has_room, cache.evictions - self._evicted_before, max(cache.keys, 1))
+        self._evicted_before = cache.evictions

@@ -18,7 +18,7 @@ from semistream.parts.frequency import FrequencySketch
 from semistream.spec import JoinSpec
 
 _SKETCH_BYTES_A_KEY = 4
-_WINDOW_PER_KEY = 10
+_WINDOW_PER_KEY = 40
 
 
 class SweepJoin(LookupJoin):
@@ -106,10 +106,10 @@ class SweepJoin(LookupJoin):
         yield from self._finish_chunk(chunk, ids)
 
     def _admit(self, found: FoundRuns) -> None:
-        """Offer what was read to the cache: everything while there is room, then only the more frequent keys."""
+        """Offer what was read to the cache: all of it until the cache was full once, then only what is more frequent."""
         cache = self.cache
         estimates = self.sketch.add(found.codes, found.tuples)
-        rest = np.arange(len(found.codes)) if not cache.is_full else np.flatnonzero(estimates > self._level)
+        rest = np.flatnonzero(estimates > self._level)
         for _ in range(2):
             if len(rest) == 0:
                 return
@@ -121,7 +121,7 @@ class SweepJoin(LookupJoin):
             rest = rest[estimates[rest] > self._level]
             if len(rest) == 0:
                 return
-            self._level = cache.evict_least(max(cache.keys // 50, min(len(rest), cache.keys // 4)))
+            self._level = max(cache.evict_least(max(cache.keys // 50, min(len(rest), cache.keys // 4))), 1)
             rest = rest[estimates[rest] > self._level]
 
     def _maybe_age(self, asked: int) -> None:

@@ -15,7 +15,7 @@ from semistream.parts.arena import Arena, Pool, block_pool
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-MAX_LOAD = 0.8
+MAX_LOAD = 0.75
 _COUNT_CLASSES = 4096
 
 
@@ -39,6 +39,7 @@ class Cache:
         self.state = np.zeros(4, dtype=np.int64)
         self.nulls_seen = np.zeros(len(layout.physical), dtype=np.bool_)
         self.evictions = 0
+        self._salt = 0
         self._histogram = np.empty(_COUNT_CLASSES, dtype=np.int64)
 
     @staticmethod
@@ -188,29 +189,24 @@ class Cache:
                 self.blocks.state,
             )
 
-    def evict_least(self, slots: int) -> int:
-        """Evict the least frequent keys until about `slots` rows (a key without rows counts as one) came free.
+    def evict_least(self, keys: int) -> int:
+        """Evict about `keys` of the least frequent keys.
 
         Returns the count of the most frequent key evicted: what a newcomer must exceed to be worth a place.
         """
         kernel.cache_count_histogram(self.entries, self._histogram)
         reached = np.cumsum(self._histogram)
-        slots = min(slots, int(reached[-1]))
-        if slots == 0:
+        keys = min(keys, int(reached[-1]))
+        if keys == 0:
             return 0
-        below = int(np.searchsorted(reached, slots))
+        below = int(np.searchsorted(reached, keys))
         if below >= _COUNT_CLASSES - 1:
             self.age()
-            return self.evict_least(slots)
-        self.evictions += self._evict(below, slots, aged=False)
-        return below
-
-    def age(self) -> None:
-        """The past counts half: old favourites fade when the stream changes."""
-        self._evict(0, 0, aged=True)
-
-    def _evict(self, below: int, quota: int, aged: bool) -> int:
-        return int(
+            return self.evict_least(keys)
+        equal = int(self._histogram[below])
+        chance = min((keys - int(reached[below]) + equal) / equal, 1.0)
+        self._salt += 1
+        self.evictions += int(
             kernel.cache_evict(
                 self.entries,
                 self.arena.state,
@@ -219,7 +215,12 @@ class Cache:
                 self.blocks.state,
                 self.layout.chain_at,
                 below,
-                quota,
-                int(aged),
+                int(chance * 2**32),
+                self._salt * 0x9E3779B97F4A7C1 & (2**63 - 1),
             )
         )
+        return below
+
+    def age(self) -> None:
+        """The past counts half: old favourites fade when the stream changes."""
+        kernel.cache_age(self.entries)

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from semistream.columns.rows import Paged, RowLayout, take_rows
 from semistream.kernels import arena as arena_kernel
-from semistream.kernels import pending as kernel
+from semistream.kernels import fifo, linked
 from semistream.kernels import rows as row_kernel
 from semistream.kernels.rows import NIL
 from semistream.parts.arena import Arena, Pool, block_pool
@@ -16,7 +16,8 @@ from semistream.parts.arena import Arena, Pool, block_pool
 Int64s = npt.NDArray[np.int64]
 
 MAX_LOAD = 0.8
-_NO_COUNTS = np.empty(0, dtype=np.int16)
+BUCKET_BYTES = 4
+TUPLES_A_BUCKET = 2.0
 
 
 class _Pending:
@@ -29,21 +30,15 @@ class _Pending:
         self.pool = Pool(arena, layout.slot_bytes, fifo)
         self.shares_blocks = blocks is not None
         self.blocks = blocks if blocks is not None else block_pool(arena)
-        self.directory = np.full(64, kernel.EMPTY, dtype=np.int64)
-        self.counts = _NO_COUNTS
-        self.queue = np.array([NIL, NIL, 0], dtype=np.int64)
         self.nulls_seen = np.zeros(len(layout.physical), dtype=np.bool_)
 
     def __len__(self) -> int:
         return self.pool.live
 
     @property
-    def keys(self) -> int:
-        return int(self.queue[kernel.Q_KEYS])
-
-    @property
     def directory_bytes(self) -> int:
-        return self.directory.nbytes + self.counts.nbytes
+        """Bytes of the hash directory."""
+        return 0
 
     @property
     def extents(self) -> int:
@@ -59,7 +54,6 @@ class _Pending:
         return max(min(self.arena.free_extents, within), 0)
 
     def _fitting(self, source: Paged, ids: Int64s, start: int, count: int) -> int:
-        count = min(count, int(MAX_LOAD * len(self.directory)) - self.keys)
         if count <= 0:
             return 0
         if not self.layout.has_var:
@@ -115,7 +109,9 @@ class _Pending:
                 self.blocks.state,
             )
         if self.layout.flag_at:
-            row_kernel.clear_flags(slots, count, self.layout.flag_at)
+            row_kernel.clear_bytes(slots, count, self.layout.flag_at)
+        if self.layout.counter_at:
+            row_kernel.clear_bytes(slots, count, self.layout.counter_at)
 
     def take(self, slots: Int64s, start: int, count: int) -> list[pa.Array] | None:
         """Physical stream columns of waiting tuples."""
@@ -123,43 +119,42 @@ class _Pending:
 
 
 class FifoPending(_Pending):
-    """H_S of the scan operators: tuples leave in arrival order, one R-cycle after they came.
+    """H_S of the scan operators: tuples leave in arrival order, one R-cycle after they came."""
 
-    With `counting`, every key has room for SSBJ's s_count.
-    """
-
-    def __init__(
-        self,
-        arena: Arena,
-        layout: RowLayout,
-        limit_bytes: int,
-        counting: bool = False,
-        blocks: Pool | None = None,
-    ) -> None:
+    def __init__(self, arena: Arena, layout: RowLayout, limit_bytes: int, blocks: Pool | None = None) -> None:
         super().__init__(arena, layout, limit_bytes, True, blocks)
-        self.counting = counting
-        if counting:
-            self.counts = np.full(len(self.directory), -1, dtype=np.int16)
+        self.buckets = np.full(64, NIL, dtype=np.uint32)
+
+    @property
+    def directory_bytes(self) -> int:
+        return self.buckets.nbytes
+
+    @property
+    def tuple_bytes(self) -> float:
+        """What a waiting tuple takes: its slot, its share of a bucket, and its VAR bytes as they were so far."""
+        size = self.pool.slot_bytes + BUCKET_BYTES / TUPLES_A_BUCKET
+        if self.layout.has_var:
+            per_tuple = self.blocks.live / len(self) if len(self) else 2.0 * len(self.layout.var_columns)
+            size += 32 * per_tuple
+        return size
 
     def append(self, codes: Int64s, source: Paged, ids: Int64s, start: int, count: int, slots: Int64s) -> int:
         """Take as many of the tuples as fit; returns how many."""
-        if self.keys + count > MAX_LOAD * len(self.directory):
+        if len(self) + count > 1.25 * TUPLES_A_BUCKET * len(self.buckets):
             self._grow(count)
         count = self._fitting(source, ids, start, count)
         if count == 0:
             return 0
         count = int(
-            kernel.fifo_append(
+            fifo.fifo_append(
                 codes,
                 ids,
                 start,
                 count,
-                self.directory,
-                self.counts,
+                self.buckets,
                 self.arena.state,
                 self.arena.stack,
                 self.pool.state,
-                self.queue,
                 slots,
             )
         )
@@ -167,45 +162,44 @@ class FifoPending(_Pending):
         return count
 
     def _grow(self, count: int) -> None:
-        """A larger directory, if the limit has room for one; the old one is dropped first, slots can refill any."""
-        per_entry = 10 if self.counting else 8
-        room = self.limit_bytes - self.bytes_held
-        wanted = max(int((self.keys + count) / MAX_LOAD) + 1, len(self.directory) * 5 // 4)
-        size = min(wanted, len(self.directory) + max(room, 0) * 3 // 4 // per_entry)
-        if size > len(self.directory) * 21 // 20:
-            self.resize(size)
+        """More buckets, if the limit has room for them."""
+        room = max(self.limit_bytes - self.bytes_held, 0) // BUCKET_BYTES
+        wanted = max(int((len(self) + count) / TUPLES_A_BUCKET), len(self.buckets) * 5 // 4)
+        self.resize(min(wanted, len(self.buckets) + room))
 
     def resize(self, size: int) -> None:
-        """A directory of `size` entries. Pending s_counts are forgotten: their keys start anew."""
-        self.directory = self.counts = np.empty(0, dtype=np.int64)  # type: ignore[assignment]
-        self.directory = np.empty(size, dtype=np.int64)
-        self.counts = np.full(size, -1, dtype=np.int16) if self.counting else _NO_COUNTS
-        kernel.fifo_rebuild(self.directory, self.arena.state, self.pool.state)
+        """Other buckets: the old ones are dropped first, the slots refill any number of them."""
+        if size != len(self.buckets):
+            self.buckets = np.empty(0, dtype=np.uint32)
+            self.buckets = np.empty(size, dtype=np.uint32)
+            fifo.fifo_rebuild(self.buckets, self.arena.state, self.pool.state)
 
     def fit_directory(self) -> None:
-        """Shrink a directory that is far too large for the keys it holds."""
-        size = max(int(self.keys / 0.7) + 64, 64)
-        if size < len(self.directory) * 4 // 5:
+        """Give back buckets that are far too many for the tuples that wait."""
+        size = max(int(len(self) / TUPLES_A_BUCKET), 64)
+        if size < len(self.buckets) * 4 // 5:
             self.resize(size)
 
     def probe(self, codes: Int64s, stop: int, cursor: Int64s, slots: Int64s, rows: Int64s) -> int:
         """Pairs of waiting tuples and master rows until the buffers are full (see the kernel)."""
-        return int(kernel.fifo_probe(codes, stop, self.directory, self.arena.state, cursor, slots, rows))
+        return int(
+            fifo.fifo_probe(
+                codes, stop, self.buckets, self.arena.state, cursor, slots, rows, self.layout.counter_at
+            )
+        )
 
     def front(self, count: int, slots: Int64s) -> int:
         """Slots of the oldest tuples."""
-        return int(kernel.fifo_front(self.arena.state, self.pool.state, count, slots))
+        return int(fifo.fifo_front(self.arena.state, self.pool.state, count, slots))
 
     def expire(self, count: int) -> None:
         """Drop the oldest tuples; younger ones with the same key stay."""
-        kernel.fifo_expire(
+        fifo.fifo_expire(
             count,
-            self.directory,
-            self.counts,
+            self.buckets,
             self.arena.state,
             self.arena.stack,
             self.pool.state,
-            self.queue,
             self.blocks.state,
             self.layout.chain_at,
         )
@@ -217,19 +211,39 @@ class LinkedPending(_Pending):
     def __init__(self, arena: Arena, layout: RowLayout, limit_bytes: int) -> None:
         super().__init__(arena, layout, limit_bytes, False, None)
         tuples = limit_bytes / (self.pool.slot_bytes + 8 / MAX_LOAD)
-        self.directory = np.full(max(int(tuples / MAX_LOAD) - 1, 16), kernel.EMPTY, dtype=np.int64)
+        self.directory = np.full(max(int(tuples / MAX_LOAD) - 1, 16), linked.EMPTY, dtype=np.int64)
+        self.queue = np.array([NIL, NIL, 0], dtype=np.int64)
 
-    def append(self, codes: Int64s, source: Paged, ids: Int64s, start: int, count: int, slots: Int64s) -> int:
-        """Take as many of the tuples as fit; returns how many."""
+    @property
+    def keys(self) -> int:
+        return int(self.queue[linked.Q_KEYS])
+
+    @property
+    def directory_bytes(self) -> int:
+        return self.directory.nbytes
+
+    def append(
+        self,
+        codes: Int64s,
+        source: Paged,
+        ids: Int64s,
+        start: int,
+        count: int,
+        slots: Int64s,
+        arrival: int = 0,
+    ) -> int:
+        """Take as many of the tuples as fit; returns how many. `arrival` is the number of the current iteration."""
+        count = min(count, int(MAX_LOAD * len(self.directory)) - self.keys)
         count = self._fitting(source, ids, start, count)
         if count == 0:
             return 0
         count = int(
-            kernel.linked_append(
+            linked.linked_append(
                 codes,
                 ids,
                 start,
                 count,
+                arrival,
                 self.directory,
                 self.arena.state,
                 self.arena.stack,
@@ -244,12 +258,12 @@ class LinkedPending(_Pending):
     @property
     def oldest(self) -> int:
         """Slot of the tuple that waits longest, or 0."""
-        return self._slot(int(self.queue[kernel.Q_OLDEST]))
+        return self._slot(int(self.queue[linked.Q_OLDEST]))
 
     @property
     def newest(self) -> int:
         """Slot of the tuple that came last, or 0."""
-        return self._slot(int(self.queue[kernel.Q_NEWEST]))
+        return self._slot(int(self.queue[linked.Q_NEWEST]))
 
     def _slot(self, reference: int) -> int:
         if reference == NIL:
@@ -258,13 +272,13 @@ class LinkedPending(_Pending):
 
     def chain_of(self, code: int) -> int:
         """Newest slot of a key's chain, or 0."""
-        at = kernel.find(self.directory, self.arena.state, kernel.hash32(code), code)
+        at = linked.find(self.directory, self.arena.state, linked.hash32(code), code)
         return 0 if at < 0 else self._slot(int(self.directory[at]) & 0xFFFFFFFF)
 
     def release(self, done: Int64s, count: int) -> int:
         """Remove all tuples of the keys whose newest slots are given; returns how many tuples left."""
         return int(
-            kernel.linked_release(
+            linked.linked_release(
                 done,
                 count,
                 self.directory,

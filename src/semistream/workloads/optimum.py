@@ -21,7 +21,7 @@ def optimal_tuples_per_cycle(
     """W* with Σ_j min(entry_bytes + m_j v_R, W* p_j v_S) = memory; infinite when every key fits the cache.
 
     `entry_bytes` is what a cached key takes besides its tuples: one number, or one for each key. With 0 the
-    absence of a key (m_j = 0) is cached for nothing, worth a third of W* where keys are drawn with repetition.
+    absence of a key (m_j = 0) is cached for nothing: a third of W* where keys are drawn with repetition.
 
     The sum is concave and piecewise linear in W with a corner where a key changes from waiting to cached, so
     one sort finds the segment and a division the point on it.

@@ -1,0 +1,264 @@
+"""The pending table of the scan operators: a multi-map that forgets in arrival order.
+
+A tuple leaves when the scan has gone round once since it came, so slots are released first in, first out, and Q is the
+order of the slots itself. Tuples with the same hash bucket form a circular list, oldest first; the bucket points at its
+tail, whose successor is the head. The tuple that leaves next is the head of its list, whatever its key: append and
+expire are O(1), compare nothing, and never touch a younger tuple with the same key. A bucket is four bytes.
+
+    slot: | code i64 | next u32 | payload |
+
+With `counter` > 0 the byte at slot + counter counts the master tuples that matched (SSBJ's s_count): a tuple meets all
+of R before it leaves, so the count is then complete; 255 stands for that many or more.
+"""
+
+# mypy: disallow_untyped_defs=False
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from semistream.kernels.arena import (
+    A_BASE,
+    A_SHIFT,
+    P_FRONT,
+    P_FRONT_EXT,
+    P_LIVE,
+    P_SLOT,
+    free_chain,
+    next_slot,
+    pop_front,
+    push_back,
+)
+from semistream.kernels.cache import (
+    C_KEYS,
+    C_SWITCHING_KEYS,
+    SWITCHING,
+    cache_find,
+    cache_insert,
+)
+from semistream.kernels.raw import load_i64, load_u8, load_u32, store_i32, store_i64, store_u8
+from semistream.kernels.rows import NIL
+from semistream.kernels.tuples import hash32
+
+FIFO_HEADER = 12
+TILE = 64
+
+
+@njit(nogil=True, inline="always")
+def _link(buckets, arena, slot, code):
+    """Put a slot at the tail of its bucket's list."""
+    at = (hash32(code) * buckets.size) >> 32
+    reference = (slot - arena[A_BASE]) >> arena[A_SHIFT]
+    tail = np.int64(buckets[at])
+    if tail == NIL:
+        store_i32(slot + 8, reference)
+    else:
+        address = arena[A_BASE] + (tail << arena[A_SHIFT])
+        store_i32(slot + 8, load_u32(address + 8))
+        store_i32(address + 8, reference)
+    buckets[at] = reference
+
+
+@njit(
+    "int64(int64[::1], int64[::1], int64, int64, uint32[::1], int64[::1], int32[::1], int64[::1], int64[::1])",
+    cache=True,
+    nogil=True,
+)
+def fifo_append(codes, ids, start, count, buckets, arena, extents, pool, slots):
+    """Append tuples `ids[start:start+count]`; slot addresses go to `slots`. Returns how many found room."""
+    for i in range(count):
+        slot = push_back(arena, extents, pool)
+        if slot < 0:
+            return i
+        code = codes[ids[start + i]]
+        store_i64(slot, code)
+        _link(buckets, arena, slot, code)
+        slots[i] = slot
+    return count
+
+
+@njit(
+    "int64(int64[::1], int64, uint32[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64)",
+    cache=True,
+    nogil=True,
+)
+def fifo_probe(codes, stop, buckets, arena, cursor, out_slots, out_rows, counter):
+    """Pair the master rows of a block with all waiting tuples of their keys.
+
+    Stops when the pair buffers are full; `cursor` (row, slot to go on with or 0) says where to resume. Bucket tails
+    and their codes are fetched for a tile of rows at a time, so that the cache misses overlap.
+    """
+    filled = 0
+    room = out_slots.size
+    base = arena[A_BASE]
+    shift = arena[A_SHIFT]
+    tails = np.empty(TILE, np.int64)
+    heads = np.empty(TILE, np.int64)
+    row = cursor[0]
+    while row < stop:
+        size = min(TILE, stop - row)
+        for t in range(size):
+            tails[t] = buckets[(hash32(codes[row + t]) * buckets.size) >> 32]
+        for t in range(size):
+            heads[t] = 0
+            if tails[t] != NIL:
+                tails[t] = base + (tails[t] << shift)
+                heads[t] = load_u32(tails[t] + 8)
+            else:
+                tails[t] = 0
+        for t in range(size):
+            tail = tails[t]
+            if tail == 0:
+                cursor[1] = 0
+                continue
+            code = codes[row + t]
+            slot = cursor[1]
+            if slot == 0:
+                slot = base + (heads[t] << shift)
+            while True:
+                if load_i64(slot) == code:
+                    if filled == room:
+                        cursor[0] = row + t
+                        cursor[1] = slot
+                        return filled
+                    out_slots[filled] = slot
+                    out_rows[filled] = row + t
+                    filled += 1
+                    if counter > 0:
+                        seen = load_u8(slot + counter)
+                        if seen < 255:
+                            store_u8(slot + counter, seen + 1)
+                if slot == tail:
+                    break
+                slot = base + (load_u32(slot + 8) << shift)
+            cursor[1] = 0
+        row += size
+    cursor[0] = row
+    return filled
+
+
+@njit(nogil=True, inline="always")
+def _waiting(buckets, arena, code, enough):
+    """Number of waiting tuples of a key, counted up to `enough`."""
+    tail = np.int64(buckets[(hash32(code) * buckets.size) >> 32])
+    count = 0
+    if tail != NIL:
+        reference = tail
+        while count < enough:
+            slot = arena[A_BASE] + (reference << arena[A_SHIFT])
+            if load_i64(slot) == code:
+                count += 1
+            reference = load_u32(slot + 8)
+            if reference == tail:
+                break
+    return count
+
+
+@njit(
+    "int64(int64[::1], int64, uint32[::1], int64[::1], int64, int64[::1], int64[::1], int64)",
+    cache=True,
+    nogil=True,
+)
+def fifo_frequent(codes, stop, buckets, arena, threshold, out_codes, out_counts, filled):
+    """Codes of master rows with at least `threshold` waiting tuples, behind `out_codes[:filled]`; -> new filled."""
+    for row in range(stop):
+        if filled == out_codes.size:
+            return filled
+        waiting = _waiting(buckets, arena, codes[row], 1 << 20)
+        if waiting >= threshold:
+            out_codes[filled] = codes[row]
+            out_counts[filled] = waiting
+            filled += 1
+    return filled
+
+
+@njit("int64(int64[::1], int64[::1], int64, int64[::1])", cache=True, nogil=True)
+def fifo_front(arena, pool, count, out_slots):
+    """Addresses of the `count` oldest slots."""
+    slot = pool[P_FRONT]
+    extent = pool[P_FRONT_EXT]
+    count = min(count, pool[P_LIVE])
+    for i in range(count):
+        out_slots[i] = slot
+        if i + 1 < count:
+            slot, extent = next_slot(arena, slot, extent, pool[P_SLOT])
+    return count
+
+
+@njit("void(int64, uint32[::1], int64[::1], int32[::1], int64[::1], int64[::1], int64)", cache=True, nogil=True)
+def fifo_expire(count, buckets, arena, extents, pool, blocks, chain):
+    """Remove the `count` oldest tuples, each the head of its bucket's list. `chain` 0: no VAR cells."""
+    for _ in range(count):
+        slot = pool[P_FRONT]
+        at = (hash32(load_i64(slot)) * buckets.size) >> 32
+        tail = arena[A_BASE] + (np.int64(buckets[at]) << arena[A_SHIFT])
+        if tail == slot:
+            buckets[at] = NIL
+        else:
+            store_i32(tail + 8, load_u32(slot + 8))
+        if chain > 0:
+            free_chain(arena, blocks, slot + chain)
+        pop_front(arena, extents, pool)
+
+
+@njit("void(uint32[::1], int64[::1], int64[::1])", cache=True, nogil=True)
+def fifo_rebuild(buckets, arena, pool):
+    """Fill fresh buckets from the slots alone, oldest first."""
+    buckets[:] = NIL
+    slot = pool[P_FRONT]
+    extent = pool[P_FRONT_EXT]
+    for i in range(pool[P_LIVE]):
+        _link(buckets, arena, slot, load_i64(slot))
+        if i + 1 < pool[P_LIVE]:
+            slot, extent = next_slot(arena, slot, extent, pool[P_SLOT])
+
+
+@njit(
+    "int64(int64, uint32[::1], int64[::1], int64[::1], int64, int64[::1], int64[::1], float64, float64, float64, float64,"
+    " int64, int64)",
+    cache=True,
+    nogil=True,
+)
+def fifo_name_keys(
+    count,
+    buckets,
+    arena,
+    pool,
+    counter,
+    entries,
+    state,
+    tuple_bytes,
+    entry_bytes,
+    row_bytes,
+    factor,
+    max_keys,
+    most_bytes,
+):
+    """Cache inequality for the `count` tuples about to leave: n * v_S > factor * (entry + m * v_R).
+
+    m is the tuple's own count of matches, complete now; n the waiting tuples of its key, an R-cycle's worth. A key
+    that satisfies it gets a SWITCHING entry to collect its rows; one that R lacks (and came at least twice) is cached
+    as absent at once. Stops naming when the rows wanted pass `most_bytes`. Returns the bytes wanted.
+    """
+    wanted = 0
+    slot = pool[P_FRONT]
+    extent = pool[P_FRONT_EXT]
+    for i in range(min(count, pool[P_LIVE])):
+        code = load_i64(slot)
+        matches = load_u8(slot + counter)
+        if state[C_KEYS] < max_keys and cache_find(entries, code) < 0:
+            cost = factor * (entry_bytes + matches * row_bytes)
+            waiting = _waiting(buckets, arena, code, np.int64(cost / tuple_bytes) + 2)
+            if waiting * tuple_bytes > cost:
+                if matches == 0:
+                    if waiting > 1:
+                        cache_insert(entries, code, np.int64(NIL))
+                        state[C_KEYS] += 1
+                elif wanted + matches * row_bytes <= most_bytes:
+                    cache_insert(entries, code, SWITCHING | NIL)
+                    state[C_KEYS] += 1
+                    state[C_SWITCHING_KEYS] += 1
+                    wanted += np.int64(matches * row_bytes)
+        if i + 1 < min(count, pool[P_LIVE]):
+            slot, extent = next_slot(arena, slot, extent, pool[P_SLOT])
+    return wanted

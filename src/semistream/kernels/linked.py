@@ -1,0 +1,290 @@
+"""The pending table of the index operators: a multi-map whose keys leave as a whole.
+
+All tuples of a key leave when the key's pages were read. Q is a doubly linked list through the slots, so that the
+oldest and the newest key are known after deletions anywhere.
+
+    slot: | code i64 | next of key u32 | older u32 | younger u32 | arrival u32 | payload |
+
+The directory has 8-byte entries, `hash << 32 | reference`, open addressing with linear probing and backward-shift
+deletion: the stored hash gives an entry's home, so nothing is dereferenced to move it. `arrival` is the number of
+the iteration in which the tuple came: a key whose pages were read after that and that still waits is not in R.
+"""
+
+# mypy: disallow_untyped_defs=False
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from semistream.kernels.arena import A_BASE, A_SHIFT, free_chain, give_slot, take_slot
+from semistream.kernels.pages import locate_in_fences
+from semistream.kernels.raw import load_i64, load_u32, store_i32, store_i64
+from semistream.kernels.rows import NIL
+from semistream.kernels.tuples import hash32
+
+LINKED_HEADER = 24
+EMPTY = -1
+Q_OLDEST, Q_NEWEST, Q_KEYS = range(3)
+
+
+@njit(nogil=True, inline="always")
+def _home(hashed, size):
+    return (hashed * size) >> 32
+
+
+@njit("int64(int64[::1], int64[::1], int64, int64)", cache=True, nogil=True)
+def find(directory, arena, hashed, code):
+    """Directory position of a code, or -1."""
+    size = directory.size
+    at = _home(hashed, size)
+    while True:
+        entry = directory[at]
+        if entry == EMPTY:
+            return -1
+        if (entry >> 32) & 0xFFFFFFFF == hashed:
+            if load_i64(arena[A_BASE] + ((entry & 0xFFFFFFFF) << arena[A_SHIFT])) == code:
+                return at
+        at += 1
+        if at == size:
+            at = 0
+
+
+@njit(nogil=True, inline="always")
+def _insert(directory, hashed, reference):
+    size = directory.size
+    at = _home(hashed, size)
+    while directory[at] != EMPTY:
+        at += 1
+        if at == size:
+            at = 0
+    directory[at] = (hashed << 32) | reference
+    return at
+
+
+@njit(nogil=True, inline="always")
+def _delete(directory, at):
+    """Remove an entry and close the gap behind it."""
+    size = directory.size
+    gap = at
+    probe = at
+    while True:
+        probe += 1
+        if probe == size:
+            probe = 0
+        entry = directory[probe]
+        if entry == EMPTY:
+            break
+        home = _home((entry >> 32) & 0xFFFFFFFF, size)
+        if (probe - home) % size >= (probe - gap) % size:
+            directory[gap] = entry
+            gap = probe
+    directory[gap] = EMPTY
+
+
+@njit(
+    "int64(int64[::1], int64[::1], int64, int64, int64, int64[::1], int64[::1], int32[::1], int64[::1], int64[::1],"
+    " int64[::1])",
+    cache=True,
+    nogil=True,
+)
+def linked_append(codes, ids, start, count, arrival, directory, arena, extents, pool, queue, slots):
+    """Append tuples to the multi-map and to the young end of Q. Returns how many found room."""
+    base = arena[A_BASE]
+    shift = arena[A_SHIFT]
+    for i in range(count):
+        slot = take_slot(arena, extents, pool)
+        if slot < 0:
+            return i
+        code = codes[ids[start + i]]
+        reference = (slot - base) >> shift
+        store_i64(slot, code)
+        hashed = hash32(code)
+        at = find(directory, arena, hashed, code)
+        if at < 0:
+            store_i32(slot + 8, NIL)
+            _insert(directory, hashed, reference)
+            queue[Q_KEYS] += 1
+        else:
+            store_i32(slot + 8, directory[at] & 0xFFFFFFFF)
+            directory[at] = (hashed << 32) | reference
+        store_i32(slot + 12, queue[Q_NEWEST])
+        store_i32(slot + 16, NIL)
+        store_i32(slot + 20, arrival)
+        if queue[Q_NEWEST] != NIL:
+            store_i32(base + (queue[Q_NEWEST] << shift) + 16, reference)
+        else:
+            queue[Q_OLDEST] = reference
+        queue[Q_NEWEST] = reference
+        slots[i] = slot
+    return count
+
+
+@njit(
+    "int64(int64[::1], int64, int64, int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64)",
+    cache=True,
+    nogil=True,
+)
+def linked_probe(codes, start, stop, directory, arena, cursor, out_slots, out_rows, done, first_only):
+    """Pair runs of equal codes among master rows `start..stop` with the waiting tuples of that key.
+
+    `cursor`: run start, run end, slot, row to go on with, finished keys. A finished key's newest slot goes to `done`;
+    its tuples stay until `linked_release`, since the output is still to be built from them.
+    Stops when a buffer is full.
+    """
+    filled = 0
+    room = out_slots.size
+    row = cursor[0]
+    end = cursor[1]
+    slot = cursor[2]
+    inner = cursor[3]
+    finished = 0
+    while True:
+        if slot == 0:
+            if row >= stop:
+                break
+            end = row + 1
+            code = codes[row]
+            while end < stop and codes[end] == code:
+                end += 1
+            at = find(directory, arena, hash32(code), code)
+            if at < 0:
+                row = end
+                continue
+            if finished == done.size:
+                break
+            slot = arena[A_BASE] + ((directory[at] & 0xFFFFFFFF) << arena[A_SHIFT])
+            inner = row
+        while slot != 0:
+            last = row + 1 if first_only else end
+            while inner < last and filled < room:
+                out_slots[filled] = slot
+                out_rows[filled] = inner
+                filled += 1
+                inner += 1
+            if inner < last:
+                cursor[0] = row
+                cursor[1] = end
+                cursor[2] = slot
+                cursor[3] = inner
+                cursor[4] = finished
+                return filled
+            following = load_u32(slot + 8)
+            if following == NIL:
+                slot = 0
+            else:
+                slot = arena[A_BASE] + (following << arena[A_SHIFT])
+                inner = row
+        code = codes[row]
+        at = find(directory, arena, hash32(code), code)
+        done[finished] = arena[A_BASE] + ((directory[at] & 0xFFFFFFFF) << arena[A_SHIFT])
+        finished += 1
+        row = end
+    cursor[0] = row
+    cursor[1] = end
+    cursor[2] = 0
+    cursor[3] = 0
+    cursor[4] = finished
+    return filled
+
+
+@njit("int64(int64[::1], int64, int64[::1], int64[::1])", cache=True, nogil=True)
+def linked_chain(arena, newest, position, out_slots):
+    """Slots of one key, newest first, from `position[0]` (0: the start) until `out_slots` is full; -> count."""
+    count = 0
+    slot = position[0] if position[0] != 0 else newest
+    while slot != 0 and count < out_slots.size:
+        out_slots[count] = slot
+        count += 1
+        following = load_u32(slot + 8)
+        slot = 0 if following == NIL else arena[A_BASE] + (following << arena[A_SHIFT])
+    position[0] = slot
+    return count
+
+
+@njit("int64(int64[::1], int64)", cache=True, nogil=True)
+def linked_length(arena, newest):
+    """Number of tuples waiting with one key."""
+    count = 1
+    following = load_u32(newest + 8)
+    while following != NIL:
+        count += 1
+        following = load_u32(arena[A_BASE] + (following << arena[A_SHIFT]) + 8)
+    return count
+
+
+@njit(
+    "int64(int64[::1], int64, int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64)",
+    cache=True,
+    nogil=True,
+)
+def linked_release(done, count, directory, arena, pool, queue, blocks, chain):
+    """Remove all tuples of the finished keys from H_S and Q; returns how many tuples left."""
+    base = arena[A_BASE]
+    shift = arena[A_SHIFT]
+    released = 0
+    for i in range(count):
+        slot = done[i]
+        code = load_i64(slot)
+        at = find(directory, arena, hash32(code), code)
+        _delete(directory, at)
+        queue[Q_KEYS] -= 1
+        while True:
+            following = load_u32(slot + 8)
+            older = load_u32(slot + 12)
+            younger = load_u32(slot + 16)
+            if older != NIL:
+                store_i32(base + (older << shift) + 16, younger)
+            else:
+                queue[Q_OLDEST] = younger
+            if younger != NIL:
+                store_i32(base + (younger << shift) + 12, older)
+            else:
+                queue[Q_NEWEST] = older
+            if chain > 0:
+                free_chain(arena, blocks, slot + chain)
+            give_slot(arena, pool, slot)
+            released += 1
+            if following == NIL:
+                break
+            slot = base + (following << shift)
+    return released
+
+
+@njit("void(int64[::1], int64[::1], int64[::1])", cache=True, nogil=True)
+def linked_queue(arena, queue, out_slots):
+    """All waiting tuples, oldest first."""
+    reference = queue[Q_OLDEST]
+    for i in range(out_slots.size):
+        slot = arena[A_BASE] + (reference << arena[A_SHIFT])
+        out_slots[i] = slot
+        reference = load_u32(slot + 16)
+
+
+@njit(
+    "int64(int64[::1], int64[::1], int64[::1], int64[::1], boolean[::1], int64, int64[::1], int64[::1])",
+    cache=True,
+    nogil=True,
+)
+def linked_absent(directory, arena, queue, fences, continues, group, loaded, done):
+    """Oldest keys that R cannot have: their page group was read whole after they came, and they still wait.
+
+    `loaded[g]` is the iteration in which page group g was read. Newest slots of such keys go to `done`, as long as
+    the oldest tuple is of that kind; returns how many (a key may come twice).
+    """
+    code = np.empty(1, np.int64)
+    first = np.empty(1, np.int64)
+    last = np.empty(1, np.int64)
+    reference = queue[Q_OLDEST]
+    count = 0
+    while reference != NIL and count < done.size:
+        slot = arena[A_BASE] + (reference << arena[A_SHIFT])
+        code[0] = load_i64(slot)
+        locate_in_fences(fences, continues, code, first, last)
+        part = first[0] // group
+        if part != last[0] // group or loaded[part] <= load_u32(slot + 20):
+            break
+        at = find(directory, arena, hash32(code[0]), code[0])
+        done[count] = arena[A_BASE] + ((directory[at] & 0xFFFFFFFF) << arena[A_SHIFT])
+        count += 1
+        reference = load_u32(slot + 16)
+    return count

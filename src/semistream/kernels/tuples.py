@@ -1,0 +1,54 @@
+"""Small kernels about single tuples: hashing a code, and the flag that says a tuple was matched."""
+
+# mypy: disallow_untyped_defs=False
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, uint64
+
+from semistream.kernels.raw import load_u8, store_u8
+
+
+@njit("int64(int64)", cache=True, nogil=True)
+def hash32(code):
+    """Upper half of a 64-bit finaliser (splitmix64): well mixed for dense and for hashed codes alike."""
+    x = uint64(code)
+    x = (x ^ (x >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> uint64(27))) * uint64(0x94D049BB133111EB)
+    x = x ^ (x >> uint64(31))
+    return np.int64(x >> uint64(32))
+
+
+@njit("void(int64[::1], int64, int64, boolean[::1])", cache=True, nogil=True)
+def mark_slots(slots, count, flag, first):
+    """Mark tuples as matched (bit 0 of the byte at slot + flag); `first[i]` says it was not so before."""
+    for i in range(count):
+        at = slots[i] + flag
+        first[i] = load_u8(at) & 1 == 0
+        store_u8(at, load_u8(at) | 1)
+
+
+@njit("void(int64[::1], int64, boolean[::1], boolean[::1])", cache=True, nogil=True)
+def mark_ids(ids, count, matched, first):
+    """Mark tuples of a chunk as matched; `first[i]` says the tuple was not so before."""
+    for i in range(count):
+        first[i] = not matched[ids[i]]
+        matched[ids[i]] = True
+
+
+@njit("int64(int64[::1], int64, int64)", cache=True, nogil=True)
+def keep_unflagged(slots, count, flag):
+    """Keep, in place and in order, the slots whose tuples found no match; returns their number."""
+    kept = 0
+    for i in range(count):
+        if load_u8(slots[i] + flag) & 1 == 0:
+            slots[kept] = slots[i]
+            kept += 1
+    return kept
+
+
+@njit("void(int64[::1], int64, int64, boolean[::1])", cache=True, nogil=True)
+def read_flags(slots, count, flag, out):
+    """Which tuples were matched."""
+    for i in range(count):
+        out[i] = load_u8(slots[i] + flag) & 1 == 1
