@@ -41,7 +41,6 @@ from rich.table import Table
 
 import semistream
 from semistream.operators.ssbj import SSBJ
-from semistream.parts.pending import MAX_LOAD
 from semistream.workloads.optimum import optimal_tuples_per_cycle
 from semistream.workloads.relation import (
     KEY,
@@ -306,13 +305,12 @@ def real_sizes(operator: Operator) -> Sizes:
     join = operator.join
     if not isinstance(join, SSBJ):
         raise TypeError(f"{operator.name} has no balance of cache and waiting tuples")
-    tables = ("pending table", "cache")
+    tables = ("pending table", "cache", "var blocks", "key filter")
     rest = sum(size for part, size in join.memory.now.items() if part not in tables)
-    waiting = max(len(join.pending), 1)
     return Sizes(
         memory=join.memory.budget_bytes - rest,
         v_R=join.cache.pool.slot_bytes,
-        v_S=join.pending.pool.slot_bytes + 10 / MAX_LOAD * join.pending.keys / waiting,
+        v_S=join.pending.tuple_bytes,
         entry_bytes=join.entry_bytes,
     )
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -114,9 +115,19 @@ def _sorted(table: pa.Table) -> pa.Table:
 
 
 def _table(outcomes: list[Outcome]) -> Table:
-    table = Table("algorithm")
-    for heading in ("rows in", "rows out", "service rate /s", "cache hits", "peak bytes", "result"):
-        table.add_column(heading, justify="right")
+    # Least widths, so that headings wrap on a narrow terminal and figures do not.
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("algorithm", min_width=11)
+    widths = {
+        "rows in": 9,
+        "rows out": 9,
+        "service rate /s": 9,
+        "cache hits": 6,
+        "peak bytes": 11,
+        "result": 6,
+    }
+    for heading, width in widths.items():
+        table.add_column(heading, justify="right", min_width=width)
     for outcome in outcomes:
         table.add_row(
             outcome.algorithm,

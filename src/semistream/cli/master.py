@@ -26,7 +26,7 @@ from semistream.master.format import CURRENT, is_store
 from semistream.master.parquet import ParquetFiles
 from semistream.operators.registry import OPERATORS
 
-#: Stream tuples counted for a layout by access frequency: enough for the hot keys, which is all the layout is for.
+#: Stream tuples counted for a layout by access frequency: enough to know the hot keys.
 SAMPLE_ROWS = 1_000_000
 SAMPLE_BATCH_ROWS = 65_536
 

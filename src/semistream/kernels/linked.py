@@ -288,3 +288,24 @@ def linked_absent(directory, arena, queue, fences, continues, group, loaded, don
         count += 1
         reference = load_u32(slot + 16)
     return count
+
+
+@njit("void(int64[::1], int64[::1], int64, int64[::1], int64[::1])", cache=True, nogil=True)
+def linked_lengths(arena, done, count, out_codes, out_counts):
+    """Codes and numbers of waiting tuples of keys given by their newest slots."""
+    for i in range(count):
+        out_codes[i] = load_i64(done[i])
+        out_counts[i] = linked_length(arena, done[i])
+
+
+@njit("void(int64[::1], int64, int64[::1], int64[::1], int64[::1])", cache=True, nogil=True)
+def runs_of(codes, stop, keys, out_starts, out_ends):
+    """Block rows of keys that were met in block order: one pass over both."""
+    row = 0
+    for i in range(keys.size):
+        while row < stop and codes[row] != keys[i]:
+            row += 1
+        out_starts[i] = row
+        while row < stop and codes[row] == keys[i]:
+            row += 1
+        out_ends[i] = row

@@ -1,7 +1,8 @@
 """Tuple by tuple, page by page: look-ups whose pages are already known.
 
-A *unit* is one tuple and one of the pages its key's run stands on. Whatever order tuples come in, and however many
-pages a run has, work in units needs no sorting and fits any buffer: a run longer than the buffer is just more units.
+A *unit* is one tuple and one of the pages its key's run stands on. Whatever order tuples come in, and however
+many pages a run has, work in units needs no sorting and fits any buffer: a run longer than the buffer is just
+more units.
 """
 
 # mypy: disallow_untyped_defs=False
@@ -19,14 +20,16 @@ _pread: Any = native_pread
 
 
 @njit(
-    "int64(int64[::1], int64[::1], boolean[::1], int64, int64, int64, int64[::1], int64, int64[::1], int64[::1])",
+    "int64(int64[::1], int64[::1], boolean[::1], int64, int64, int64, int64[::1], int64, int64[::1],"
+    " int64[::1])",
     cache=True,
     nogil=True,
 )
 def page_units(first, last, wanted, stop, low, high, cursor, room, out_tuples, out_pages):
-    """Units of the wanted tuples before `stop`, with pages inside `low..high`, until `room` of them are there.
+    """Units of the wanted tuples before `stop` with pages inside `low..high`, until there are `room` of them.
 
-    `wanted` of length 0: every tuple. A tuple with first page -1 has none. `cursor`: tuple, page to go on with or -1.
+    `wanted` of length 0: every tuple. A tuple with first page -1 has none. `cursor`: tuple, page to go on with
+    or -1.
     """
     count = 0
     tuple_ = cursor[0]
@@ -75,10 +78,10 @@ def pair_units(
     out_refs,
     out_rows,
 ):
-    """Pair each unit's tuple with the rows of its code on the block's page `ordinals[unit]`, in the order of units.
+    """Pair each unit's tuple with the rows of its code on the block's page `ordinals[unit]`, in order of units.
 
-    `cursor`: unit, row to go on with or -1, row after the run. Stops when the pair buffers are full. On pages in
-    another order than the code's (`ordered` false) the page is searched row by row.
+    `cursor`: unit, row to go on with or -1, row after the run. Stops when the pair buffers are full. On pages
+    in another order than the code's (`ordered` false) the page is searched row by row.
     """
     code_column = data.shape[1] - 1
     filled = 0
@@ -125,10 +128,10 @@ def pair_units(
     nogil=True,
 )
 def read_each(fd, tuples, pages, count, starts, address, capacity, align, base, result):
-    """Reads the page of every unit, shared or not, until the room is used up; the pages of one tuple in one go.
+    """Reads the page of every unit, shared or not, until the room is used up; a tuple's own pages in one go.
 
-    Page p is bytes [starts[p], starts[p + 1]) of the file. `result`: units served, preads, bytes asked for, then -1 or
-    the file offset at which a read failed.
+    Page p is bytes [starts[p], starts[p + 1]) of the file. `result`: units served, preads, bytes asked for,
+    then -1 or the file offset at which a read failed.
     """
     room = 0
     unit = 0
@@ -173,7 +176,7 @@ def read_each(fd, tuples, pages, count, starts, address, capacity, align, base, 
     nogil=True,
 )
 def find_resident(first, last, stop, group, directory, utility, resident):
-    """Which tuples have all pages of their run in memory; each is worth a point to the `group` of its first page.
+    """Which tuples have all pages of their run in memory; each is a point for the group of its first page.
 
     A tuple without a page (first -1) is answered already. Returns how many are.
     """
@@ -193,9 +196,9 @@ def find_resident(first, last, stop, group, directory, utility, resident):
 
 
 @njit(
-    "void(int64[::1], int64[::1], int64, int64[::1], int64[::1], int64[::1], int32[::1], int32[::1], int64[:,::1],"
-    " int64[:,::1], int64[:,::1], int64[:,::1], int64, int64, int64[::1], int32[::1], int64[:,::1], int64[:,::1],"
-    " int64[:,::1], int64[:,::1], int64[::1], int32[::1])",
+    "void(int64[::1], int64[::1], int64, int64[::1], int64[::1], int64[::1], int32[::1], int32[::1],"
+    " int64[:,::1], int64[:,::1], int64[:,::1], int64[:,::1], int64, int64, int64[::1], int32[::1],"
+    " int64[:,::1], int64[:,::1], int64[:,::1], int64[:,::1], int64[::1], int32[::1])",
     cache=True,
     nogil=True,
 )
@@ -225,7 +228,7 @@ def store_pages(
 ):
     """Copy pages of a block into frames, whatever these held before, and note where they are now.
 
-    With `starts` of length 0 pages are not files' bytes but an Arrow table's: they are pointed at, not copied.
+    With `starts` of length 0 the pages are parts of an Arrow table: they are pointed at, not copied.
     """
     for i in range(count):
         ordinal = ordinals[i]

@@ -137,7 +137,7 @@ class SemiStreamJoin(ABC):
             )
         self.master = master
         self.spec = spec
-        self.stats = JoinStats()
+        self._counts = JoinStats()
         self.budget = Budget(budget_bytes)
         self._exact = master.coder.exact
         self._select = self._selected_columns()
@@ -202,6 +202,11 @@ class SemiStreamJoin(ABC):
     def _extra_fixed_bytes(self, total: int) -> int:
         """Bytes an algorithm needs besides the common parts, whatever the stream looks like."""
         return 0
+
+    @property
+    def stats(self) -> JoinStats:
+        """What the join did so far, in counts."""
+        return self._counts
 
     @property
     def memory(self) -> MemoryReport:

@@ -57,6 +57,9 @@ class IndexJoin(SemiStreamJoin):
         self.pending = LinkedPending(arena, self._stream_layout(LINKED_HEADER), self.budget.spare)
 
     def _settle(self) -> None:
+        self._settle_pending()
+
+    def _settle_pending(self) -> None:
         self.budget.hold("pending table", self.pending.bytes_held)
 
     # ---------------------------------------------------------------------------------------- the loop
@@ -104,9 +107,13 @@ class IndexJoin(SemiStreamJoin):
         self._settle()
         yield from self._release_absent(self.scratch)
         if len(self.pending):
-            code = peek_i64(self.pending.oldest)
+            code = self._code_at(self.pending.oldest)
             yield from self._serve(code, *self._pages_for(code), self.disk, self.scratch)
         self._copy_read_counts()
+
+    @staticmethod
+    def _code_at(slot: int) -> int:
+        return int(peek_i64(slot))
 
     def _release_absent(self, scratch: Scratch) -> Iterator[pa.RecordBatch]:
         """Oldest tuples whose pages were read since they came, without a match: R lacks their key, no load is needed."""
@@ -126,6 +133,7 @@ class IndexJoin(SemiStreamJoin):
             if count == 0:
                 return
             done = np.unique(scratch.done[:count])
+            self._absent(done, len(done))
             yield from self._finish(done, len(done), scratch, matched=False)
 
     def _pages_for(self, code: int) -> tuple[int, int, int]:
@@ -139,12 +147,19 @@ class IndexJoin(SemiStreamJoin):
         return begin, min(self.buffer_pages, self.reader.n_pages - begin), int(last[0])
 
     def _serve(
-        self, code: int, first: int, pages: int, last: int, disk: DiskBuffer, scratch: Scratch
+        self,
+        code: int,
+        first: int,
+        pages: int,
+        last: int,
+        disk: DiskBuffer,
+        scratch: Scratch,
+        block: PageBlock | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Load the picked pages, probe H_S with them, and let the picked key go whether it matched or not."""
+        """Load the picked pages (unless they are there), probe H_S, and let the picked key go, matched or not."""
         if pages:
             if last < first + pages:
-                block = disk.load(first, pages)
+                block = disk.load(first, pages) if block is None else block
                 yield from self._probe(block, disk.codes, first, scratch)
                 self._note_load(first, pages)
             else:
@@ -152,7 +167,13 @@ class IndexJoin(SemiStreamJoin):
         self.stats.iterations += 1
         newest = self.pending.chain_of(code)
         if newest:
-            yield from self._finish(np.array([newest], dtype=np.int64), 1, scratch, matched=False)
+            done = np.array([newest], dtype=np.int64)
+            if last < first + pages:
+                self._absent(done, 1)
+            yield from self._finish(done, 1, scratch, matched=False)
+
+    def _absent(self, done: Int64s, count: int) -> None:
+        """Keys that are about to leave because R lacks them; a cache may remember that."""
 
     def _note_load(self, first: int, pages: int) -> None:
         """Remember when a page group was read whole; tuples that come from now on have not met it."""

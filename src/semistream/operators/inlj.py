@@ -24,13 +24,13 @@ _LAST_PAGE = np.iinfo(np.int64).max
 class IndexNestedLoopJoin(LookupJoin):
     """INLJ looks every stream tuple up through the index when it comes, and reads its page for it alone.
 
-    Nothing is kept, sorted or shared: a page that a hundred tuples need is read a hundred times. So the disk sets the
-    service rate, whatever the memory and however skewed the stream. Without `direct` the operating system's page
-    cache answers most of these reads, which hides the cost but not the count.
+    Nothing is kept, sorted or shared: a page that a hundred tuples need is read a hundred times. So the disk sets
+    the service rate, whatever the memory and however skewed the stream. Without `direct` the operating system's
+    page cache answers most of these reads, which hides the cost but not the count.
 
-    Needs of R: an index. Every tuple is finished by the push that brought it, in arrival order but for unmatched ones.
+    Needs of R: an index. Every tuple is finished by the push that brought it.
 
-    Memory: M = one page (more let a call read for several tuples at once).
+    Memory: M = v_P, one page; room for more lets one call read for several tuples, one read each all the same.
     Cost:   c_loop = w_S·(c_I/O(v_P) + c_H + c_S + c_O), one read a tuple.
 
     >>> import pyarrow as pa
@@ -42,13 +42,16 @@ class IndexNestedLoopJoin(LookupJoin):
     >>> join.stats.reads
     3
 
-    Paper: R. Ramakrishnan, J. Gehrke, "Database Management Systems", 2000; the baseline in M. A. Naeem et al., "Optimising
-    HYBRIDJOIN to process semi-stream data", and in the CACHEJOIN papers.
+    Paper: R. Ramakrishnan, J. Gehrke, "Database Management Systems", 2000; the baseline of the HYBRIDJOIN and
+    CACHEJOIN papers.
     """
 
     name = "inlj"
     aliases = ("indexnestedloopjoin",)
     seed = "003, 004"
+
+    def _default_buffer_bytes(self, total: int) -> int:
+        return min(total // 2, 4 << 20)
 
     def _build(self) -> None:
         """Nothing is kept between tuples."""

@@ -12,10 +12,13 @@ import pyarrow as pa
 from semistream.errors import ConfigError, UnknownAlgorithmError
 from semistream.master.open import MasterSource, open_master
 from semistream.operators.base import SemiStreamJoin
+from semistream.operators.cache_join import CacheJoin
 from semistream.operators.hybrid_join import HybridJoin
 from semistream.operators.inlj import IndexNestedLoopJoin
 from semistream.operators.mesh_join import MeshJoin
+from semistream.operators.opcache_join import OPCacheJoin
 from semistream.operators.oxhybrid_join import OptimisedXHybridJoin
+from semistream.operators.pcache_join import PCacheJoin
 from semistream.operators.rmesh_join import RMeshJoin
 from semistream.operators.ssbj import SSBJ
 from semistream.operators.ssj import SSJ
@@ -33,6 +36,9 @@ OPERATORS: dict[str, type[SemiStreamJoin]] = {
         OptimisedXHybridJoin,
         RMeshJoin,
         SSJ,
+        CacheJoin,
+        PCacheJoin,
+        OPCacheJoin,
         SSBJ,
         SweepJoin,
     )

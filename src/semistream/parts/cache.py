@@ -102,10 +102,13 @@ class Cache:
         """Physical master columns of cached rows."""
         return take_rows(self.layout, rows, start, count, self.arena.state, self.nulls_seen)
 
-    def admit(self, codes: Int64s, starts: Int64s, ends: Int64s, counts: Int64s, block: Paged) -> int:
+    def admit(
+        self, codes: Int64s, starts: Int64s, ends: Int64s, counts: Int64s, block: Paged | None
+    ) -> int:
         """Admit keys in order while they fit; run r is rows `starts[r]..ends[r]` of the block, all the key has.
 
-        Returns how many runs were dealt with (keys that are cached already count as such).
+        Without a block all runs are empty: keys known to be absent. Returns how many runs were dealt with (keys
+        that are cached already count as such).
         """
         runs = min(len(codes), self.max_keys - self.keys)
         if runs <= 0:
@@ -114,7 +117,7 @@ class Cache:
         rows_after = np.cumsum(lengths)
         total = int(rows_after[-1])
         ids = np.repeat(starts[:runs] - rows_after + lengths, lengths) + np.arange(total, dtype=np.int64)
-        if self.layout.has_var:
+        if block is not None and self.layout.has_var:
             runs = self._fitting_var(ids, rows_after, block)
         else:
             runs = int(np.searchsorted(rows_after, self.row_room, side="right"))
@@ -136,7 +139,8 @@ class Cache:
             slots,
             ids,
         )
-        self.pack(block, ids, filled, slots)
+        if block is not None:
+            self.pack(block, ids, filled, slots)
         return runs
 
     def _fitting_var(self, ids: Int64s, rows_after: Int64s, block: Paged) -> int:
