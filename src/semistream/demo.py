@@ -116,7 +116,7 @@ def _sorted(table: pa.Table) -> pa.Table:
 
 def _table(outcomes: list[Outcome]) -> Table:
     # Least widths, so that headings wrap on a narrow terminal and figures do not.
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("algorithm", min_width=11)
     widths = {
         "rows in": 9,

@@ -58,14 +58,14 @@ def compare(random: RandomJoin, opened: dict[str, object], operators: list[str])
             raise
 
 
-@settings(max_examples=60)
+@settings(max_examples=50)
 @given(random=random_joins())
 def test_operators_agree(random: RandomJoin) -> None:
     master = MemoryMaster(random.case.master, random.case.on, page_rows=random.page_rows)
     compare(random, {"master": master}, sorted(OPERATORS))
 
 
-@settings(max_examples=60)
+@settings(max_examples=50)
 @given(random=random_joins(kinds=HASHED), bits=st.integers(0, 4))
 def test_operators_agree_when_codes_collide(random: RandomJoin, bits: int) -> None:
     master = MemoryMaster(
@@ -93,7 +93,7 @@ def test_scan_operators_agree_on_parquet(random: RandomJoin) -> None:
         compare(random, {"master": path}, scans)
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(
     kind=st.sampled_from(["int64", "string", "composite", "float64"]),
     seed=st.integers(0, 10**6),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -78,7 +79,7 @@ class PhysicalColumn:
         except ValueError:
             raise _unsupported(column) from None
 
-    @property
+    @cached_property
     def physical(self) -> pa.DataType:
         """The Arrow type kernels see."""
         plain = _plain(self.logical)
@@ -86,7 +87,14 @@ class PhysicalColumn:
             return pa.string() if pa.types.is_string(plain) else pa.binary()
         return plain
 
+    @cached_property
+    def passes(self) -> bool:
+        """Whether the column needs no change at either border."""
+        return bool(self.physical == self.logical)
+
     def to_physical(self, array: pa.Array) -> pa.Array:
+        if self.passes:
+            return array
         kind = array.type
         if isinstance(kind, pa.BaseExtensionType):
             array = array.storage
@@ -99,7 +107,7 @@ class PhysicalColumn:
         return array
 
     def to_logical(self, array: pa.Array) -> pa.Array:
-        if array.type == self.logical:
+        if self.passes:
             return array
         storage = self.logical
         if isinstance(storage, pa.BaseExtensionType):

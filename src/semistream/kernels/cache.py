@@ -1,9 +1,10 @@
 """The cache H_R: a directory of keys, each with all of its master tuples or none at all.
 
 Directory entry, 16 bytes, open addressing with linear probing: the key code, then
-`flag | count (30 bits) | reference of the first row (32 bits)`. A key without rows is known to be absent from R.
+`flags | count (28 bits) | reference of the first row (32 bits)`. A key without rows is known to be absent from R.
 The count is the frequency recorder: stream tuples that asked for the key. A SWITCHING entry collects rows and is
-not seen by the stream before it is complete (SSBJ).
+not seen by the stream before it is complete; a YOUNG one is on probation, and the count of a PARTIAL one does not cover
+the whole eviction period (SSBJ).
 
     row slot: | next u32 | payload |
 """
@@ -24,7 +25,9 @@ ENTRY_BYTES = 16
 EMPTY = -1
 SWITCHING = np.int64(1) << 62
 COUNT_ONE = np.int64(1) << 32
-COUNT_MASK = (np.int64(1) << 30) - 1
+YOUNG = np.int64(1) << 61
+PARTIAL = np.int64(1) << 60
+COUNT_MASK = (np.int64(1) << 28) - 1
 C_KEYS, C_ROWS, C_SWITCHING_ROWS, C_SWITCHING_KEYS = range(4)
 
 
@@ -242,7 +245,7 @@ def cache_activate(entries, state):
     """Phase-out begins: all collected keys are complete and become visible to the stream."""
     for at in range(entries.size >> 1):
         if entries[2 * at + 1] != EMPTY and entries[2 * at + 1] & SWITCHING != 0:
-            entries[2 * at + 1] &= ~SWITCHING
+            entries[2 * at + 1] = (entries[2 * at + 1] & ~SWITCHING) | YOUNG
     state[C_SWITCHING_KEYS] = 0
     state[C_SWITCHING_ROWS] = 0
 
@@ -314,26 +317,29 @@ def cache_age(entries):
         meta = entries[2 * at + 1]
         if meta != EMPTY:
             count = ((meta >> 32) & COUNT_MASK) >> 1
-            entries[2 * at + 1] = (meta & (SWITCHING | NIL)) | (count << 32)
+            entries[2 * at + 1] = (meta & (SWITCHING | YOUNG | PARTIAL | NIL)) | (count << 32)
 
 
 @njit(
-    "int64(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, float64, float64, float64, float64)",
+    "int64(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, float64, float64, float64, float64,"
+    " boolean)",
     cache=True,
     nogil=True,
 )
 def cache_evict_unbalanced(
-    entries, arena, pool, state, blocks, chain, per_count_bytes, entry_bytes, row_bytes, factor
+    entries, arena, pool, state, blocks, chain, per_count_bytes, entry_bytes, row_bytes, factor, probation
 ):
     """SSBJ's eviction: keys that would take no more bytes in the pending table leave; all counts restart at 0.
 
-    `per_count_bytes` is v_S divided by the R-cycles over which the counts ran.
+    `per_count_bytes` is v_S divided by the R-cycles over which the counts ran. With `probation` only YOUNG keys are
+    judged, and those that stay are PARTIAL from then on; otherwise all that are neither YOUNG nor PARTIAL.
     """
     evicted = 0
     at = 0
     while at < entries.size >> 1:
         meta = entries[2 * at + 1]
-        if meta == EMPTY or meta & SWITCHING != 0:
+        judged = meta & YOUNG != 0 if probation else meta & (YOUNG | PARTIAL) == 0
+        if meta == EMPTY or meta & SWITCHING != 0 or not judged:
             at += 1
             continue
         rows = 0
@@ -352,9 +358,21 @@ def cache_evict_unbalanced(
             at += 1
     for at in range(entries.size >> 1):
         meta = entries[2 * at + 1]
-        if meta != EMPTY:
-            entries[2 * at + 1] = meta & (SWITCHING | NIL)
+        if meta == EMPTY:
+            continue
+        if not probation:
+            entries[2 * at + 1] = meta & (SWITCHING | YOUNG | NIL)
+        elif meta & YOUNG != 0:
+            entries[2 * at + 1] = (meta & (SWITCHING | NIL)) | PARTIAL
     return evicted
+
+
+@njit("void(int64[::1], int64[::1])", cache=True, nogil=True)
+def cache_rehash(old, fresh):
+    """Move all entries to a directory of another size."""
+    for at in range(old.size >> 1):
+        if old[2 * at + 1] != EMPTY:
+            cache_insert(fresh, old[2 * at], old[2 * at + 1])
 
 
 @njit(

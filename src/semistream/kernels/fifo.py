@@ -33,6 +33,7 @@ from semistream.kernels.cache import (
     C_KEYS,
     C_SWITCHING_KEYS,
     SWITCHING,
+    YOUNG,
     cache_find,
     cache_insert,
 )
@@ -252,7 +253,7 @@ def fifo_name_keys(
             if waiting * tuple_bytes > cost:
                 if matches == 0:
                     if waiting > 1:
-                        cache_insert(entries, code, np.int64(NIL))
+                        cache_insert(entries, code, YOUNG | NIL)
                         state[C_KEYS] += 1
                 elif wanted + matches * row_bytes <= most_bytes:
                     cache_insert(entries, code, SWITCHING | NIL)

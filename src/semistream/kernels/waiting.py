@@ -21,8 +21,22 @@ from semistream.kernels.rows import NIL
 QUEUE_HEADER = 12
 PAGED_HEADER = 20
 NULL_KEY = 2
-#: what `answer_pairs` lists for a tuple without a master row (yet): 0 instead of a row's address
+#: what `answer_pairs` lists instead of a row's address for a tuple as it is without a match, and when it does so
+NO_ROW = -1
 ONLY_IF_ALONE, ALWAYS_LAST = 1, 2
+
+
+@njit(nogil=True, inline="always")
+def _link(slot, at, heads, tails, counts, arena):
+    """Put a slot at the end of a list."""
+    reference = (slot - arena[A_BASE]) >> arena[A_SHIFT]
+    store_i32(slot + 8, NIL)
+    if counts[at] == 0:
+        heads[at] = reference
+    else:
+        store_i32(arena[A_BASE] + (np.int64(tails[at]) << arena[A_SHIFT]) + 8, reference)
+    tails[at] = reference
+    counts[at] += 1
 
 
 @njit(
@@ -59,21 +73,29 @@ def lists_append(
             return i
         tuple_ = ids[start + i]
         at = lists[tuple_] if lists.size > 0 else np.int64(0)
-        reference = (slot - arena[A_BASE]) >> arena[A_SHIFT]
         store_i64(slot, codes[tuple_])
-        store_i32(slot + 8, NIL)
         if paged:
             store_i32(slot + 12, first[tuple_])
             store_i32(slot + 16, last[tuple_])
             reach[at] = max(np.int64(reach[at]), last[tuple_])
-        if counts[at] == 0:
-            heads[at] = reference
-        else:
-            store_i32(arena[A_BASE] + (np.int64(tails[at]) << arena[A_SHIFT]) + 8, reference)
-        tails[at] = reference
-        counts[at] += 1
+        _link(slot, at, heads, tails, counts, arena)
         slots[i] = slot
     return count
+
+
+@njit(
+    "void(int64[::1], int64[::1], int64, int64[::1], int64[::1], uint32[::1], uint32[::1], int32[::1], int32[::1],"
+    " int64[::1])",
+    cache=True,
+    nogil=True,
+)
+def lists_move(slots, lists, count, first, last, heads, tails, counts, reach, arena):
+    """Put tuples that have left their list in others, now that their pages are known."""
+    for i in range(count):
+        store_i32(slots[i] + 12, first[i])
+        store_i32(slots[i] + 16, last[i])
+        reach[lists[i]] = max(np.int64(reach[lists[i]]), last[i])
+        _link(slots[i], lists[i], heads, tails, counts, arena)
 
 
 @njit(
@@ -184,10 +206,9 @@ def uncached_codes(slot, arena, entries, flag, most, out_codes, result):
 def answer_pairs(refs, codes, null, stop, entries, arena, most_rows, last, cursor, out_refs, out_rows):
     """Tuples with their cached rows, strictly in order, up to the first tuple that the cache cannot answer.
 
-    A tuple is listed with `most_rows` rows at the most. `last` says when it is also listed with row 0, which
-    stands for "no match": never (0), if it has no row, or always, behind its rows. `cursor`: tuple, row to go on
-    with (0: the first, -1: row 0 only), 1 where it stopped for want of an answer. Stops also when the pair
-    buffers are full.
+    A tuple is listed with `most_rows` rows at the most. `last` says when it is also listed with NO_ROW: never
+    (0), if it has no row, or always, behind its rows. `cursor`: tuple, row to go on with (0: the first, -1: only
+    NO_ROW is left), 1 where it stopped for want of an answer. Stops also when the pair buffers are full.
     """
     filled = 0
     room = out_refs.size
@@ -228,7 +249,7 @@ def answer_pairs(refs, codes, null, stop, entries, arena, most_rows, last, curso
                 cursor[1] = -1
                 return filled
             out_refs[filled] = refs[i]
-            out_rows[filled] = 0
+            out_rows[filled] = NO_ROW
             filled += 1
         row = 0
         i += 1

@@ -40,6 +40,7 @@ Mark = Callable[[Int64s, int], Bools]
 MIN_CHUNK_ROWS, MAX_CHUNK_ROWS = 64, 16384
 SCRATCH_BYTES_A_ROW = 64
 _ASSUMED_STREAM_SLOT = 512
+_LEAST_PAGE_ROWS = 16
 
 
 @dataclass
@@ -164,7 +165,7 @@ class SemiStreamJoin(ABC):
         """Rows a page for master data that can be cut at will (Parquet): a 64th of the budget."""
         if self.master.has_index:
             return None
-        return int(min(max(budget_bytes / 64 / max(self.master.row_bytes, 1.0), 16), 65536))
+        return int(min(max(budget_bytes / 64 / max(self.master.row_bytes, 1.0), _LEAST_PAGE_ROWS), 65536))
 
     def _plan_fixed(self, total: int, wanted_buffer: int | None) -> None:
         """Divide the budget: index, work arrays, disk buffers; the rest is the arena's."""
@@ -173,10 +174,16 @@ class SemiStreamJoin(ABC):
         least_arena = 16 * max(4096, 16 * widest)
         fixed = self.reader.index_bytes + self._extra_fixed_bytes(total)
         least = fixed + one_page + Scratch.bytes_for(MIN_CHUNK_ROWS) * self.scratches + least_arena
+        if total < least and not self.master.has_index and self.reader.page_rows > _LEAST_PAGE_ROWS:
+            self.reader.close()
+            self.reader = self.master.open(self._reader_columns, self._direct, page_rows=_LEAST_PAGE_ROWS)
+            self._plan_fixed(total, wanted_buffer)
+            return
         if total < least:
+            hint = "" if self.master.has_index else "; a page store (build_pages) needs less than Parquet in place"
             raise BudgetError(
                 f"a budget of {total} bytes is too small for {self.name} on this master data; "
-                f"it needs at least {least} bytes",
+                f"it needs at least {least} bytes{hint}",
                 minimum_bytes=least,
             )
         room = total - fixed - one_page - least_arena
@@ -227,7 +234,8 @@ class SemiStreamJoin(ABC):
             return []
         if self.spec.select is None:
             return [name for name in self.master.schema.names if name not in self.spec.master_on]
-        return list(dict.fromkeys(self.spec.select))
+        doubled = {master for stream, master in zip(self.spec.stream_on, self.spec.master_on, strict=True) if stream == master}
+        return [name for name in dict.fromkeys(self.spec.select) if name not in doubled]
 
     def start(self, schema: pa.Schema) -> None:
         """Fix the stream's schema and build the tables; called by the first `push` if not before."""

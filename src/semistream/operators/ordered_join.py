@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,18 +11,21 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from semistream.columns.keys import equal_keys
-from semistream.columns.rows import BatchColumns
+from semistream.columns.rows import BatchColumns, RowLayout
 from semistream.errors import BudgetError, ConfigError
+from semistream.kernels import cache as cache_kernel
 from semistream.kernels import lookup as lookup_kernel
 from semistream.kernels import tuples as tuple_kernel
 from semistream.kernels import waiting as kernel
+from semistream.kernels.cache import ENTRY_BYTES
+from semistream.kernels.raw import peek_i64
 from semistream.kernels.waiting import QUEUE_HEADER
-from semistream.master.base import Master
+from semistream.master.base import Master, PageBlock
 from semistream.operators.base import Chunk, Mark, Take
 from semistream.operators.lookup import LookupJoin
 from semistream.operators.snapshot import Snapshot
 from semistream.parts.arena import Arena
-from semistream.parts.cache import Cache
+from semistream.parts.cache import MAX_LOAD, Cache
 from semistream.parts.waiting import WaitingArea
 from semistream.spec import JoinSpec
 
@@ -39,7 +42,7 @@ _ANSWER_SHARE = 0.25
 
 @dataclass
 class Batch:
-    """Tuples to be answered in order: what names them, their codes, and how their columns and flags are reached."""
+    """Tuples to be answered in order: what names them, their codes, how columns and flags are reached."""
 
     refs: Int64s
     codes: Int64s
@@ -54,31 +57,33 @@ class OrderedJoin(LookupJoin):
     """ORDEREDJOIN gives its rows in exactly the order of the stream, through a cache and a waiting queue.
 
     While nothing waits, what the cache answers goes out at once. The first tuple that it cannot answer waits, and
-    behind it all that follow, also those that the cache could answer: order is worth their delay. The queue is worked
-    off in batches: the keys that the cache lacks are read in one ordered sweep and enter the cache, now every tuple
-    at the front has its answer there, and the least frequent keys leave before the next batch. A null key and, in left
-    and anti joins, an unmatched tuple stand in their place.
+    behind it all that follow, also those that the cache could answer: order is worth their delay. The queue is
+    worked off in batches: the keys that the cache lacks are read in one ordered sweep and enter the cache, so that
+    every tuple at the front has its answer there, and the least frequent keys leave before the next batch. In left
+    and anti joins unmatched tuples and those with a null key stand in their place.
 
         stream -> [hit, nothing waits] ----------------------------> output in order
                -> Q ... Q -> missing keys -> sweep -> cache -> answer Q from its head
 
-    Needs of R: an index. Keys may repeat; a key whose master tuples do not fit is read page by page for each tuple.
+    Needs of R: an index. Keys may repeat; a key whose master tuples are too many for the cache is read page by page
+    for each tuple.
 
     Memory: M = h_Q·v_S + h_R·(v_R + entry) + buffers.
     Cost:   c_batch = w·(c_A + c_H + c_O + c_E) + pages·c_I/O(page run), w tuples of which w_S were not cached.
 
-    Options: `queue_share`, the queue's part of the memory for tables (default 0.25); `batch`, tuples that wait before
-    the queue is worked off (default: as many as it holds).
+    Options: `queue_share`, the queue's part of the memory for tables (default 0.25); `batch`, tuples that wait
+    before the queue is worked off (default: as many as it holds).
 
     >>> import pyarrow as pa
     >>> from semistream import open_join
-    >>> with open_join("orderedjoin", master=pa.table({"k": [1, 2], "v": [10, 20]}), on="k", how="left") as join:
+    >>> master = pa.table({"k": [1, 2], "v": [10, 20]})
+    >>> with open_join("orderedjoin", master=master, on="k", how="left", memory="1MB") as join:
     ...     rows = [*join.push(pa.record_batch({"k": [2, 7, None, 1]})), *join.drain()]
     >>> pa.Table.from_batches(rows).to_pydict()
     {'k': [2, 7, None, 1], 'v': [20, None, None, 10]}
 
-    Paper: R. Derakhshan, A. Sattar, B. Stantic, "A new operator for efficient stream-relation join processing in data
-    streaming engines", CIKM 2013; described in "SSBJ", section 2.3.
+    Paper: R. Derakhshan, A. Sattar, B. Stantic, "A new operator for efficient stream-relation join processing in
+    data streaming engines", CIKM 2013; described in the SSBJ paper, section 2.3.
     """
 
     name = "orderedjoin"
@@ -95,7 +100,9 @@ class OrderedJoin(LookupJoin):
         **common: Any,
     ) -> None:
         if not 0.0 < queue_share < 0.95:
-            raise ConfigError(f"queue_share={queue_share} is out of range; allowed are shares between 0 and 0.95")
+            raise ConfigError(
+                f"queue_share={queue_share} is out of range; allowed are shares between 0 and 0.95"
+            )
         if batch is not None and batch < 1:
             raise ConfigError(f"batch={batch} is out of range; allowed are whole numbers from 1")
         self._queue_share = queue_share
@@ -111,6 +118,10 @@ class OrderedJoin(LookupJoin):
 
     def _build(self) -> None:
         layout = self._stream_layout(QUEUE_HEADER)
+        assert self._schema is not None
+        if self.spec.keeps_unmatched and self._schema.field(self._key_at[0]).nullable:
+            # Null keys wait here too, so the code cannot stand for the key.
+            layout = RowLayout(self._stream, QUEUE_HEADER, [c.nullable for c in self._schema], flag=True)
         row_slot = self._master_layout.slot_bytes
         spare = self.budget.spare
         least = 9 * Arena(0, layout.slot_bytes).extent_bytes + 1024
@@ -118,8 +129,8 @@ class OrderedJoin(LookupJoin):
         queue_arena = Arena(int(size * 0.998) - 512, layout.slot_bytes)
         if queue_arena.extents_total < 8:
             raise BudgetError(
-                f"a budget of {self.budget.total} bytes leaves {size} for waiting tuples of {layout.slot_bytes} bytes; "
-                f"{self.name} needs at least {self.budget.total + least - size} bytes for this stream",
+                f"a budget of {self.budget.total} bytes leaves {size} for waiting tuples of {layout.slot_bytes} "
+                f"bytes; {self.name} needs at least {self.budget.total + least - size} bytes for this stream",
                 minimum_bytes=self.budget.total + least - size,
             )
         self.queue = WaitingArea(queue_arena, layout)
@@ -132,16 +143,17 @@ class OrderedJoin(LookupJoin):
         keys = max(int(0.98 * spare / Cache.key_bytes(row_slot)), 8)
         self._cache_bytes, self._cache_keys = spare - 1024, keys
         self._new_cache()
-        self.stats.evicted = self._asked = 0
+        self._asked = 0
         self._rows_a_key = 1.0
+        #: keys of the current batch with too many master tuples to be cached
+        self._oversize: set[int] = set()
         self._settle()
 
     def _new_cache(self) -> None:
         """An empty cache in an arena of its own."""
         keys = self._cache_keys
-        entries = int(16 * (keys / 0.7 + 4))
-        size = max(self._cache_bytes - entries, 0)
-        arena = Arena(int(size * 0.998), self._master_layout.slot_bytes)
+        directory = int(ENTRY_BYTES * (keys / MAX_LOAD + 2))
+        arena = Arena(int((self._cache_bytes - directory) * 0.998), self._master_layout.slot_bytes)
         self.cache = Cache(arena, self._master_layout, self._cache_bytes - arena.table_bytes, keys)
         self.budget.hold("cache table", arena.table_bytes)
 
@@ -218,11 +230,10 @@ class OrderedJoin(LookupJoin):
         self._settle()
         most = len(self._missing)
         while len(self.queue):
-            head = self.queue.head()
             walked = np.zeros(1, dtype=np.int64)
             missing = int(
                 kernel.uncached_codes(
-                    head,
+                    self.queue.head(),
                     self.queue.arena.state,
                     self.cache.entries,
                     self._null_flag,
@@ -231,27 +242,25 @@ class OrderedJoin(LookupJoin):
                     walked,
                 )
             )
-            if missing:
-                self._fetch(self._missing[:missing])
-                self._settle()
-            before = len(self.queue)
-            yield from self._answer_queue(int(walked[0]))
-            left = before - len(self.queue)
+            self._oversize.clear()
+            self._fetch(self._missing[:missing])
+            self._settle()
+            left = yield from self._answer_queue(int(walked[0]))
             self.stats.iterations += 1
+            self.stats.cache_misses += min(missing, left)
+            self.stats.cache_hits += left - min(missing, left)
             if left:
-                self.stats.cache_misses += min(missing, left)
-                self.stats.cache_hits += left - min(missing, left)
                 self._make_room(left)
                 most = min(2 * most, len(self._missing))
-            elif self.cache.keys and most > 1:
-                # The front tuple's key did not get in. Fewer keys ask for room at once, and there is more of it.
+            elif peek_i64(self.queue.head()) in self._oversize or not self.cache.keys:
+                yield from self._answer_from_pages()
+                if not self.cache.keys:
+                    # Row slots may have taken the extents that long values need: start afresh.
+                    self._new_cache()
+            else:
+                # The front tuple's key did not get in: fewer keys ask for room at once, and there is more of it.
                 most = max(most // 8, 1)
                 self.cache.evict_least(max(self.cache.keys * 3 // 4, 1))
-            elif self.cache.keys:
-                self.cache.evict_least(self.cache.keys)
-            else:
-                yield from self._answer_from_pages()
-                self._new_cache()
             self._settle()
 
     @property
@@ -269,14 +278,15 @@ class OrderedJoin(LookupJoin):
         if self._asked >= _WINDOW_PER_KEY * cache.max_keys:
             self._asked = 0
             cache.age()
-        wanted = min(int(_ANSWER_SHARE * cache.max_keys), len(self._missing))
-        lacking = wanted - self._keys_that_fit()
+        lacking = min(int(_ANSWER_SHARE * cache.max_keys), len(self._missing)) - self._keys_that_fit()
         if lacking > 0 and cache.keys:
             cache.evict_least(lacking)
         self.stats.evicted = cache.evictions
 
     def _fetch(self, codes: Int64s) -> None:
         """Read missing keys in one ordered sweep into the cache, as far as there is room for them."""
+        if len(codes) == 0:
+            return
         codes = np.sort(codes)
         distinct, offsets = np.empty(len(codes), dtype=np.int64), np.empty(len(codes) + 1, dtype=np.int64)
         distinct = distinct[: lookup_kernel.distinct_runs(codes, distinct, offsets)]
@@ -285,25 +295,22 @@ class OrderedJoin(LookupJoin):
         if not by_key:
             by_page = np.argsort(first, kind="stable")
             distinct, first, last = distinct[by_page], first[by_page], last[by_page]
-        zeros = np.zeros(len(distinct), dtype=np.int64)
-        starts, ends = zeros.copy(), zeros.copy()
+        at = int(np.searchsorted(first, 0)) if not by_key else 0
+        self._cache_absent(distinct[:at])
+        starts, ends = np.empty_like(first), np.empty_like(first)
         pages = np.empty(self._group_capacity(), dtype=np.int64)
         result = np.empty(1, dtype=np.int64)
-        at = int(np.searchsorted(first, 0)) if not by_key else 0
-        if at and self._cache_runs(distinct[:at], starts, ends, zeros, None) < at:
-            return
         while at < len(distinct):
             n_pages = int(lookup_kernel.group_pages(first, last, at, len(distinct), pages, result))
-            if n_pages == 0:
+            stop = int(result[0])
+            if n_pages:
+                block = self._load(pages[:n_pages])
+                if len(block.pages) < n_pages:
+                    stop = int(np.searchsorted(last[at:stop], block.pages[-1], side="right")) + at
+            if stop == at:
+                self._oversize.add(int(distinct[at]))
                 at += 1
                 continue
-            stop = int(result[0])
-            block = self._load(pages[:n_pages])
-            if len(block.pages) < n_pages:
-                stop = int(np.searchsorted(last[at:stop], block.pages[-1], side="right")) + at
-                if stop == at:
-                    at += 1
-                    continue
             lookup_kernel.find_runs(
                 distinct,
                 first,
@@ -321,18 +328,258 @@ class OrderedJoin(LookupJoin):
                 ends,
             )
             self.stats.master_rows_probed += stop - at
-            if self._cache_runs(distinct[at:stop], starts[at:stop], ends[at:stop], zeros, block) < stop - at:
+            if not self._cache_runs(distinct[at:stop], starts[at:stop], ends[at:stop], block):
                 return
             at = stop
 
-    def _cache_runs(self, codes: Int64s, starts: Int64s, ends: Int64s, zeros: Int64s, block: Any) -> int:
-        dealt = 0
-        if block is None:
-            block = self._nothing
-        dealt = self.cache.admit(codes, starts[: len(codes)], ends[: len(codes)], zeros[: len(codes)], block)
-        self.stats.switched += dealt
-        rows = float((ends[:dealt] - starts[:dealt]).sum())
-        if dealt:
-            share = min(dealt / 1000, 0.5)
-            self._rows_a_key += share * (rows / dealt - self._rows_a_key)
-        return dealt
+    def _cache_absent(self, codes: Int64s) -> None:
+        """Keys that the index knows to be absent enter without rows."""
+        cache = self.cache
+        count = min(len(codes), cache.max_keys - cache.keys)
+        none = np.zeros(max(count, 1), dtype=np.int64)
+        cache_kernel.cache_admit(
+            codes,
+            none,
+            none,
+            0,
+            count,
+            none,
+            cache.entries,
+            cache.arena.state,
+            cache.arena.stack,
+            cache.pool.state,
+            cache.state,
+            none,
+            none,
+        )
+
+    def _cache_runs(self, codes: Int64s, starts: Int64s, ends: Int64s, block: PageBlock) -> bool:
+        """Keys with all their rows into the cache; False when it is full."""
+        counts = np.zeros(len(codes), dtype=np.int64)
+        capacity = self._cache_bytes // self._master_layout.slot_bytes
+        at = 0
+        while at < len(codes):
+            dealt = self.cache.admit(codes[at:], starts[at:], ends[at:], counts[at:], block)
+            if dealt:
+                rows = float((ends[at : at + dealt] - starts[at : at + dealt]).sum())
+                self._rows_a_key += min(dealt / 1000, 0.5) * (rows / dealt - self._rows_a_key)
+            self.stats.switched += dealt
+            at += dealt
+            if at < len(codes):
+                if ends[at] - starts[at] <= capacity // 4:
+                    return False
+                self._oversize.add(int(codes[at]))
+                at += 1
+        return True
+
+    # -------------------------------------------------------------------------------------- the answers
+
+    def _answer_queue(self, limit: int) -> Generator[pa.RecordBatch, None, int]:
+        """Answer up to `limit` tuples from the head of the queue; the value of `yield from` is how many left."""
+        only = np.zeros(1, dtype=np.int64)
+        cursor = np.zeros(2, dtype=np.int64)
+        scratch, queue = self.scratch, self.queue
+        answered = 0
+        while answered < limit:
+            slots = scratch.slots[: limit - answered]
+            count = queue.collect(only, cursor, slots, scratch.done)
+            batch = self._batch_of_slots(slots[:count], scratch.done)
+            done = yield from self._answer(batch)
+            queue.cut(int(cursor[1]) if done == count else int(slots[done]), done)
+            queue.free(slots, done)
+            self.stats.expired += done
+            answered += done
+            if done < count:
+                break
+        return answered
+
+    def _answer(self, batch: Batch) -> Generator[pa.RecordBatch, None, int]:
+        """Output of the tuples in order, up to the first without an answer; returns how many had one."""
+        cursor = np.zeros(3, dtype=np.int64)
+        scratch = self.scratch
+        while cursor[0] < batch.n_rows and not cursor[2]:
+            filled = kernel.answer_pairs(
+                batch.refs,
+                batch.codes,
+                batch.null,
+                batch.n_rows,
+                self.cache.entries,
+                self.cache.arena.state,
+                self._most_rows,
+                self._last,
+                cursor,
+                scratch.left,
+                scratch.right,
+            )
+            yield from self._emit_in_order(batch, self.cache.take, scratch.left, scratch.right, filled)
+        self.stats.finished += int(cursor[0])
+        return int(cursor[0])
+
+    def _answer_from_pages(self) -> Iterator[pa.RecordBatch]:
+        """The front tuple's key has too many master tuples to be cached: page after page for this tuple alone."""
+        slots = np.array([self.queue.head()], dtype=np.int64)
+        code = peek_i64(int(slots[0]))
+        batch = self._batch_of_slots(slots, np.array([code], dtype=np.int64))
+        first, last = self.reader.locate(batch.codes)
+        starts, ends = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
+        page, found = max(int(first[0]), 0), 0
+        while page <= last[0] and (found == 0 or self._most_rows == _ALL_ROWS):
+            stop = min(page + self._group_capacity(), int(last[0]) + 1)
+            block = self._load(np.arange(page, stop, dtype=np.int64))
+            lookup_kernel.find_runs(
+                batch.codes,
+                first,
+                last,
+                0,
+                1,
+                block.pages,
+                block.page_rows,
+                block.base,
+                block.rows,
+                block.kind,
+                block.data,
+                self.master.order == "key",
+                starts,
+                ends,
+            )
+            listed = min(int(ends[0] - starts[0]), self._most_rows)
+            for start in range(0, listed, self.scratch.size):
+                rows = int(starts[0]) + np.arange(start, min(start + self.scratch.size, listed), dtype=np.int64)
+                left = np.repeat(slots, len(rows))
+                yield from self._emit_in_order(batch, self._take_block(block), left, rows, len(rows))
+            page += len(block.pages)
+            found += int(ends[0] - starts[0])
+        if self._last == kernel.ALWAYS_LAST or (self._last and not found):
+            no_row = np.full(1, kernel.NO_ROW, dtype=np.int64)
+            yield from self._emit_in_order(batch, self.cache.take, slots, no_row, 1)
+        following = np.zeros(2, dtype=np.int64)
+        self.queue.collect(np.zeros(1, dtype=np.int64), following, slots[:1], batch.codes)
+        self.queue.cut(int(following[1]), 1)
+        self.queue.free(slots, 1)
+        self.stats.expired += 1
+        self.stats.finished += 1
+        self.stats.cache_misses += 1
+
+    def _batch_of(self, chunk: Chunk, null: Bools, count: int) -> Batch:
+        return Batch(
+            self.scratch.every,
+            chunk.codes,
+            null,
+            count,
+            self._take_chunk(chunk),
+            self._mark_chunk(chunk),
+            lambda ids: chunk.matched[ids],
+        )
+
+    def _batch_of_slots(self, slots: Int64s, codes: Int64s) -> Batch:
+        count = len(slots)
+        null = _NO_NULLS
+        if self._null_flag:
+            null = self.scratch.found[:count]
+            kernel.read_null_keys(slots, count, self._null_flag, null)
+        flag = self.queue.layout.flag_at
+
+        def mark(refs: Int64s, marked: int) -> Bools:
+            first = np.empty(marked, dtype=np.bool_)
+            tuple_kernel.mark_slots(refs, marked, flag, first)
+            return first
+
+        def matched(refs: Int64s) -> Bools:
+            flags = np.empty(len(refs), dtype=np.bool_)
+            tuple_kernel.read_flags(refs, len(refs), flag, flags)
+            return flags
+
+        return Batch(slots, codes, null, count, self.queue.take, mark, matched)
+
+    def _emit_in_order(
+        self, batch: Batch, right: Take, a: Int64s, b: Int64s, count: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of the pairs `a[i]`, `b[i]` in their order; `b[i]` NO_ROW is the tuple as it is unmatched."""
+        if count == 0:
+            return
+        how = self.spec.how
+        a, b = a[:count], b[:count]
+        real = np.ones(count, dtype=np.bool_) if self._last == 0 else b != kernel.NO_ROW
+        all_real = bool(real.all())
+        lefts = batch.take(a, 0, count)
+        rights: list[pa.Array] | None = []
+        if how in ("inner", "left") or not self._exact:
+            rows = b if all_real else b[real]
+            rights = right(rows, 0, len(rows))
+        if lefts is None or rights is None:
+            half = count // 2
+            yield from self._emit_in_order(batch, right, a[:half].copy(), b[:half].copy(), half)
+            yield from self._emit_in_order(batch, right, a[half:].copy(), b[half:].copy(), count - half)
+            return
+        keep = None
+        if not self._exact:
+            keep = self._confirmed(batch, a, real, lefts, rights)
+            real, lefts = real[keep], [array.filter(pa.array(keep)) for array in lefts]
+        if how in ("inner", "left"):
+            rights = rights[: len(self._select)]
+            if keep is not None or not all_real:
+                rights = _spread(rights, keep, b != kernel.NO_ROW if self._last else None)
+        self.stats.unmatched += int(len(real) - np.count_nonzero(real))
+        columns = self._stream.decode(lefts)
+        if how in ("inner", "left"):
+            for column, array in zip(self.reader.physical.columns, rights, strict=False):
+                columns.append(column.to_logical(array))
+        if len(real):
+            yield pa.RecordBatch.from_arrays(columns, schema=self.output_schema)
+
+    def _confirmed(
+        self, batch: Batch, a: Int64s, real: Bools, lefts: list[pa.Array], rights: list[pa.Array]
+    ) -> Bools:
+        """Which rows stay, now that the true keys of hashed matches are compared."""
+        how = self.spec.how
+        keys = self._decoded_keys(self._stream, lefts, self._key_at)
+        if not real.all():
+            keys = [array.filter(pa.array(real)) for array in keys]
+        same = equal_keys(keys, self._decoded_keys(self.reader.physical, rights, self._master_keys))
+        keep = np.zeros(len(a), dtype=np.bool_)
+        where = np.flatnonzero(real)[same]
+        if how != "inner":
+            first = batch.mark(np.ascontiguousarray(a[where]), len(where))
+            if how == "semi":
+                where = where[first]
+        if how != "anti":
+            keep[where] = True
+        alone = np.flatnonzero(~real)
+        if len(alone):
+            keep[alone] = ~batch.matched(np.ascontiguousarray(a[alone]))
+        return keep
+
+    # ------------------------------------------------------------------------------------- the snapshot
+
+    def _snapshot_tuples(self) -> pa.Table:
+        assert self._schema is not None
+        only, cursor = np.zeros(1, dtype=np.int64), np.zeros(2, dtype=np.int64)
+        batches = []
+        while cursor[0] == 0:
+            slots = np.empty(self.scratch.size, dtype=np.int64)
+            count = self.queue.collect(only, cursor, slots, np.empty_like(slots))
+            arrays = self.queue.take(slots, 0, count)
+            assert arrays is not None
+            batches.append(pa.RecordBatch.from_arrays(self._stream.decode(arrays), schema=self._schema))
+        return pa.Table.from_batches(batches, schema=self._schema)
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        assert snapshot.tuples is not None
+        for batch in snapshot.tuples.to_batches(max_chunksize=self.scratch.size):
+            codes, valid = self._coder.codes([batch.column(i) for i in self._key_at])
+            columns = BatchColumns(self._stream, self._stream.encode(batch.columns), batch.num_rows)
+            chunk = Chunk(batch.num_rows, codes, columns, np.empty(0, dtype=np.bool_))
+            if self._enqueue(chunk, _NO_NULLS if valid is None else ~valid, 0) < batch.num_rows:
+                raise BudgetError("the waiting tuples of the snapshot do not fit: restore with the same memory")
+
+
+def _spread(arrays: list[pa.Array], keep: Bools | None, real: Bools | None) -> list[pa.Array]:
+    """Arrays that hold the real rows only, at the places of all kept rows: null where no real row stands."""
+    if real is None:
+        return [array.filter(pa.array(keep)) for array in arrays]
+    places = np.cumsum(real) - 1
+    missing = ~real
+    if keep is not None:
+        places, missing = places[keep], missing[keep]
+    indices = pa.array(places, mask=missing)
+    return [array.take(indices) for array in arrays]

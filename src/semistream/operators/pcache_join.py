@@ -96,7 +96,7 @@ class PCacheJoin(CacheJoin):
         self._control = threading.Condition()
         self._ready: deque[pa.RecordBatch] = deque()
         self._error: BaseException | None = None
-        self._running_phase = self._resting = False
+        self._running_phase = self._resting = self._abandoned = False
         self._draining = self._stopping = False
         self._thread = threading.Thread(target=self._disk_phase, name="semistream disk phase", daemon=True)
         self._thread.start()
@@ -114,25 +114,34 @@ class PCacheJoin(CacheJoin):
         self._resume(draining=False)
         try:
             yield from super()._push(batch)
+            yield from self._come_to_rest()
         finally:
             self._pause()
-        yield from self._collect_ready()
 
     def _drain(self) -> Iterator[pa.RecordBatch]:
         self._resume(draining=True)
         try:
-            while True:
-                with self._control:
-                    self._control.wait_for(lambda: self._ready or self._resting or self._error)
-                    finished = not self._ready and self._resting
-                self._raise_error()
-                yield from self._collect_ready()
-                if finished:
-                    break
+            yield from self._until_rest()
         finally:
             self._pause()
-        yield from self._collect_ready()
         self._settle()
+
+    def _come_to_rest(self) -> Iterator[pa.RecordBatch]:
+        """Ask the disk phase to stop after its current load, and take what it still delivers."""
+        with self._control:
+            self._running_phase = False
+            self._control.notify_all()
+        yield from self._until_rest()
+
+    def _until_rest(self) -> Iterator[pa.RecordBatch]:
+        while True:
+            with self._control:
+                self._control.wait_for(lambda: self._ready or self._resting or self._error)
+                finished = not self._ready and self._resting
+            self._raise_error()
+            yield from self._collect_ready()
+            if finished:
+                return
 
     def _consume(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         if self.reader.n_pages == 0:
@@ -196,12 +205,14 @@ class PCacheJoin(CacheJoin):
     def _resume(self, draining: bool) -> None:
         with self._control:
             self._running_phase, self._draining, self._resting = True, draining, False
+            self._abandoned = False
             self._control.notify_all()
 
     def _pause(self) -> None:
-        """Let the disk phase come to rest, and add its counts to those of the stream phase."""
+        """Let the disk phase rest, and add its counts to those of the stream phase."""
         with self._control:
             self._running_phase = self._draining = False
+            self._abandoned = not self._resting
             self._control.notify_all()
             while not self._resting and self._error is None:
                 self._control.wait()
@@ -263,7 +274,7 @@ class PCacheJoin(CacheJoin):
 
     def _deliver(self, batch: pa.RecordBatch) -> None:
         with self._control:
-            while len(self._ready) >= _READY_BATCHES and not self._stopping:
+            while len(self._ready) >= _READY_BATCHES and not self._stopping and not self._abandoned:
                 self._control.wait()
             self._ready.append(batch)
             self._control.notify_all()

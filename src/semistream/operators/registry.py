@@ -17,10 +17,13 @@ from semistream.operators.hybrid_join import HybridJoin
 from semistream.operators.inlj import IndexNestedLoopJoin
 from semistream.operators.mesh_join import MeshJoin
 from semistream.operators.opcache_join import OPCacheJoin
+from semistream.operators.ordered_join import OrderedJoin
 from semistream.operators.oxhybrid_join import OptimisedXHybridJoin
+from semistream.operators.partition_join import PartitionJoin
 from semistream.operators.pcache_join import PCacheJoin
 from semistream.operators.rmesh_join import RMeshJoin
 from semistream.operators.ssbj import SSBJ
+from semistream.operators.ssij import SSIJ
 from semistream.operators.ssj import SSJ
 from semistream.operators.sweep_join import SweepJoin
 from semistream.operators.xhybrid_join import XHybridJoin
@@ -30,6 +33,9 @@ OPERATORS: dict[str, type[SemiStreamJoin]] = {
     operator.name: operator
     for operator in (
         IndexNestedLoopJoin,
+        OrderedJoin,
+        PartitionJoin,
+        SSIJ,
         MeshJoin,
         HybridJoin,
         XHybridJoin,

@@ -24,6 +24,7 @@ from semistream.parts.switching import collect_rows
 from semistream.spec import JoinSpec
 
 EVICTION_CYCLES = 10
+_FIRST_DIRECTORY = 0.04
 _FILTER_TRIAL = 1 << 16
 
 
@@ -52,10 +53,10 @@ class SSBJ(ScanJoin):
     cached. Both tables live in one arena, so what the cache gives up the pending table gets, and the chunk size w
     follows. When the budget holds all of R, R is read once and the join is a main-memory hash join (Theorem 3).
 
-    Three decisions where the paper is silent. m is counted with each waiting tuple, not with its key: a tuple meets all
+    Decisions where the paper is silent. m is counted with each waiting tuple, not with its key: a tuple meets all
     of R before it leaves, so the count is then complete, which that of a key that came in mid-cycle is not. The
     inequality is evaluated once, before the switching cycle, so that either all of a key's tuples are collected or
-    none. Bytes are the real ones, directory entries included; so that the many rare absent keys need no entry each,
+    none; a key that got in by a lucky sample of n is judged again after its first three cycles. Bytes are the real ones, directory entries included; so that the many rare absent keys need no entry each,
     a Bloom filter of R's keys is filled during the first cycle, and dropped when the stream has no absent keys.
 
     Needs of R: nothing. Exact for many-to-many; optimal in memory for any distribution (Theorem 1).
@@ -100,7 +101,6 @@ class SSBJ(ScanJoin):
         self.rc = 0
         self.state = CycleState.PHASE_OUT
         self._planned = 0
-        self._evicted_at = 0
         if self.resident:
             self.cache = load_all(self, arena)
             self.pending = FifoPending(arena, self._stream_layout(FIFO_HEADER), 0)
@@ -111,7 +111,8 @@ class SSBJ(ScanJoin):
         if self.filter is not None:
             self.budget.hold("key filter", self.filter.bytes_held)
             self._total -= self.filter.bytes_held
-        keys = max(int(self._total * min(0.12, self.entry_bytes / Cache.key_bytes(row_slot)) / self.entry_bytes), 8)
+        keys = max(int(_FIRST_DIRECTORY * self._total / self.entry_bytes), 8)
+        self._growth_bytes = 0
         blocks = block_pool(arena) if self._master_layout.has_var or self._stream.has_var else None
         self.cache = Cache(arena, self._master_layout, self._total, keys, blocks)
         layout = self._stream_layout(FIFO_HEADER, counter=True)
@@ -135,14 +136,14 @@ class SSBJ(ScanJoin):
 
     def _share_out(self) -> None:
         """The pending table may take what the cache leaves, less what the next two steps may collect."""
-        ahead = 2 * self._to_collect // max(self.k, 1) + 2 * self.cache.arena.extent_bytes
+        ahead = 2 * self._to_collect // max(self.k, 1) + 2 * self.cache.arena.extent_bytes + self._growth_bytes
         self.pending.limit_bytes = self._total - self.cache.bytes_held - self._block_bytes - ahead
         self.cache.limit_bytes = self._total - self.pending.bytes_held - self._block_bytes
 
     @property
     def chunk_target(self) -> int:
         """w, adapted: k chunks of it fill what is left when the switching cycle will have collected its rows."""
-        room = self._total - self.cache.bytes_held - self._block_bytes - self._to_collect
+        room = self._total - self.cache.bytes_held - self._block_bytes - self._to_collect - self._growth_bytes
         if self.pending.layout.has_var:
             room += self._block_bytes
         return max(1, int(room / self.pending.tuple_bytes / self.k))
@@ -189,11 +190,25 @@ class SSBJ(ScanJoin):
             self._planned = 0
             self._drop_idle_filter()
         elif self.state is CycleState.PHASE_OUT:
+            self._evict(len(CycleState), probation=True)
             cache_kernel.cache_activate(self.cache.entries, self.cache.state)
             self._planned = 0
         if self.rc % EVICTION_CYCLES == 0:
-            self._evict()
+            self._evict(EVICTION_CYCLES, probation=False)
+        self._grow_directory()
         self._share_out()
+
+    def _grow_directory(self) -> None:
+        """A cache that runs out of entries gets more: room is set aside during one cycle and used after it."""
+        cache = self.cache
+        spare = self._total - cache.bytes_held - self.pending.bytes_held - self._block_bytes
+        if self._growth_bytes and spare >= self._growth_bytes:
+            self.budget.hold("directory growth", self._growth_bytes)
+            cache.grow(cache.max_keys * 3 // 2)
+            self.budget.hold("directory growth", 0)
+            self._growth_bytes = 0
+        elif cache.keys > 0.85 * cache.max_keys:
+            self._growth_bytes = cache.directory_bytes(cache.max_keys * 3 // 2)
 
     def _drop_idle_filter(self) -> None:
         """A stream without absent keys has no use for the filter: its bytes go to the tables."""
@@ -251,10 +266,8 @@ class SSBJ(ScanJoin):
             if self.cache.state[cache_kernel.C_SWITCHING_KEYS] == 0:
                 self._planned = 0
 
-    def _evict(self) -> None:
-        """Every tenth cycle: keys that have become too rare go back to the disk phase."""
-        cycles = self.rc - self._evicted_at
-        self._evicted_at = self.rc
+    def _evict(self, cycles: int, probation: bool) -> None:
+        """Keys that have become too rare, or never were frequent enough, go back to the disk phase."""
         cache = self.cache
         cache.evictions += int(
             cache_kernel.cache_evict_unbalanced(
@@ -268,6 +281,8 @@ class SSBJ(ScanJoin):
                 self.entry_bytes,
                 self._row_bytes,
                 self.switching_factor,
+                probation,
             )
         )
         self.stats.evicted = cache.evictions
+        cache.compact()

@@ -17,8 +17,8 @@ from semistream.spec import JoinSpec
 
 
 class XHybridJoin(IndexJoin):
-    """X-HYBRIDJOIN cuts the disk buffer into two equal halves: one is loaded anew in each iteration, as in HYBRIDJOIN,
-    the other holds the first pages of R for good, and both are probed against H_S every time.
+    """X-HYBRIDJOIN cuts the disk buffer into two equal halves: one is loaded anew in each iteration, as in
+    HYBRIDJOIN, the other holds the first pages of R for good, and both are probed against H_S every time.
 
         R: | most frequent pages ......| other pages, picked through the index by the oldest tuple |
                       | once                      | every iteration
@@ -26,32 +26,33 @@ class XHybridJoin(IndexJoin):
                pinned half                 swappable half
                       +---------> H_S, Q <--------+        matched keys leave
 
-    With R in order of access frequency the pinned half answers much of a skewed stream without any read. All tuples
-    pass through H_S all the same, and the pinned half is probed whether or not there is something to find: that is
-    what the optimised form (`oxhybridjoin`) saves.
+    With R in order of access frequency the pinned half answers much of a skewed stream without any read. All
+    tuples pass through H_S all the same, and the pinned half is probed whether or not there is something to
+    find: that is what the optimised form (`oxhybridjoin`) saves.
 
-    Two decisions where the paper is silent. The pinned half is probed before the oldest tuple picks the load, so no
-    read is spent on pages that are in memory. A key is answered there only if its whole run of master tuples is
-    pinned; one that runs over the border is left to the swappable half.
+    Two decisions where the paper is silent. The pinned half is probed before the oldest tuple picks the load,
+    so no read is spent on pages that are in memory. A key is answered there only if its whole run of master
+    tuples is pinned; one that runs over the border is left to the swappable half.
 
-    Needs of R: an index, and order by access frequency to be of use (`build_pages(order="frequency")`). In key order
-    the first pages are pinned all the same and the join stays exact.
+    Needs of R: an index, and order by access frequency to be of use (`build_pages(order="frequency")`). In
+    key order the first pages are pinned all the same and the join stays exact.
 
     Memory: M = 2·d·v_R + h_S·(v_S·f + v_Q), d tuples in each half.
     Cost:   c_loop = c_I/O(d) + 2·d·c_H + w_S·(c_S + c_A + c_O + c_E).
 
-    Options: `pinned_pages`, pages that stay (default: as many as the swappable half has); they are then charged apart
-    from the disk buffer, whose swappable half keeps its size.
+    Options: `pinned_pages`, pages that stay (default: as many as the swappable half has); they are then
+    charged apart from the disk buffer, whose swappable half keeps its size.
 
     >>> import pyarrow as pa
     >>> from semistream import open_join
-    >>> with open_join("xhybridjoin", master=pa.table({"k": [1, 2], "v": [10, 20]}), on="k", memory="1MB") as join:
+    >>> parts = pa.table({"k": [1, 2], "v": [10, 20]})
+    >>> with open_join("xhybridjoin", master=parts, on="k", memory="1MB") as join:
     ...     rows = [*join.push(pa.record_batch({"k": [2, 7]})), *join.drain()]
     >>> pa.Table.from_batches(rows).to_pydict()
     {'k': [2], 'v': [20]}
 
-    Paper: M. A. Naeem, G. Dobbie, G. Weber, "X-HYBRIDJOIN for near-real-time data warehousing", BNCOD 2011; described
-    in "Optimised X-HYBRIDJOIN for near-real-time data warehousing", section 3.
+    Paper: M. A. Naeem et al., "X-HYBRIDJOIN for near-real-time data warehousing", BNCOD 2011; described in
+    "Optimised X-HYBRIDJOIN for near-real-time data warehousing", section 3.
     """
 
     name = "xhybridjoin"
@@ -69,7 +70,9 @@ class XHybridJoin(IndexJoin):
         **common: Any,
     ) -> None:
         if pinned_pages is not None and pinned_pages < 1:
-            raise ConfigError(f"pinned_pages={pinned_pages} is out of range; allowed are whole numbers from 1")
+            raise ConfigError(
+                f"pinned_pages={pinned_pages} is out of range; allowed are whole numbers from 1"
+            )
         self._pinned_pages = pinned_pages
         super().__init__(master, spec, budget_bytes, **common)
 
@@ -85,34 +88,31 @@ class XHybridJoin(IndexJoin):
 
     def _build_tables(self, arena: Arena) -> None:
         super()._build_tables(arena)
-        self.pinned = DiskBuffer(self.reader, min(self._pinned_pages or self.buffer_pages, self.reader.n_pages))
+        self.pinned = DiskBuffer(
+            self.reader, min(self._pinned_pages or self.buffer_pages, self.reader.n_pages)
+        )
         self._pinned_block = self.pinned.load(0, self.pinned.n_pages)
-        self._pinned_rows = self._whole_rows()
+        # R's first run begins here, so only the last one can be cut.
+        _, self._pinned_rows = self._complete_rows(self._pinned_block, self.pinned.codes, 0)
+        whole = self.pinned.n_pages == self.reader.n_pages
+        self._pinned_groups = len(self._loaded) if whole else self.pinned.n_pages // self.buffer_pages
         self._copy_read_counts()
-
-    def _whole_rows(self) -> int:
-        """Rows of the pinned half up to the run that leaves it."""
-        rows = self._pinned_block.n_rows
-        if rows == 0:
-            return 0
-        codes = self.pinned.codes[:rows]
-        _, last = self.reader.locate(codes[-1:])
-        if last[0] < self.pinned.n_pages:
-            return rows
-        return rows - int((codes[::-1] == codes[-1]).cumprod().sum())
 
     # ------------------------------------------------------------------------------------------ the loop
 
     def _iterate(self) -> Iterator[pa.RecordBatch]:
-        """Probe H_S with the pinned half, then with the pages that the oldest tuple still waiting picks."""
+        """Probe H_S with the pinned half, then with the pages that the oldest tuple still waiting picks.
+
+        To the loop the pinned half is a load like any other: who still waits has no match on its pages.
+        """
         self._settle()
         before = self.stats.expired
-        yield from self._probe_rows(
-            self._pinned_block, self.pinned.codes, 0, self._pinned_rows, self.scratch
-        )
+        yield from self._probe_rows(self._pinned_block, self.pinned.codes, 0, self._pinned_rows, self.scratch)
         answered = self.stats.expired - before
         self.stats.cache_hits += answered
         self.stats.cache_misses -= answered
+        self._iteration += 1
+        self._loaded[: self._pinned_groups] = self._iteration
         if len(self.pending):
             yield from super()._iterate()
         else:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from semistream.columns.rows import Paged, RowLayout, take_rows
 from semistream.kernels import arena as arena_kernel
 from semistream.kernels import cache as kernel
+from semistream.kernels import compact as compact_kernel
 from semistream.kernels import rows as row_kernel
 from semistream.parts.arena import Arena, Pool, block_pool
 
@@ -34,13 +35,25 @@ class Cache:
         self.pool = Pool(arena, layout.slot_bytes)
         self.shares_blocks = blocks is not None
         self.blocks = blocks if blocks is not None else block_pool(arena)
-        self.entries = np.full(2 * (int(max_keys / MAX_LOAD) + 2), kernel.EMPTY, dtype=np.int64)
+        self.entries = np.full(self.directory_bytes(max_keys) // 8, kernel.EMPTY, dtype=np.int64)
         self.max_keys = max_keys
         self.state = np.zeros(4, dtype=np.int64)
         self.nulls_seen = np.zeros(len(layout.physical), dtype=np.bool_)
         self.evictions = 0
         self._salt = 0
         self._histogram = np.empty(_COUNT_CLASSES, dtype=np.int64)
+
+    @staticmethod
+    def directory_bytes(max_keys: int) -> int:
+        """Bytes of a directory for so many keys."""
+        return kernel.ENTRY_BYTES * (int(max_keys / MAX_LOAD) + 2)
+
+    def grow(self, max_keys: int) -> None:
+        """A directory for more keys; old and new exist side by side for a moment."""
+        fresh = np.full(self.directory_bytes(max_keys) // 8, kernel.EMPTY, dtype=np.int64)
+        kernel.cache_rehash(self.entries, fresh)
+        self.entries = fresh
+        self.max_keys = max_keys
 
     @staticmethod
     def key_bytes(row_slot: int) -> float:
@@ -224,6 +237,31 @@ class Cache:
             )
         )
         return below
+
+    def compact(self) -> int:
+        """Return extents that the live rows do not need; worth it when many do. Returns how many."""
+        wanted = -(-self.pool.live // self.pool.slots_an_extent) + 1
+        if self.pool.extents < wanted + max(wanted // 16, 2):
+            return 0
+        live = np.empty(self.arena.extents_total, dtype=np.int32)
+        compact_kernel.live_rows(self.entries, self.arena.state, self.pool.state, live)
+        owned = np.flatnonzero(live >= 0)
+        by_use = owned[np.argsort(-live[owned], kind="stable")]
+        kept = np.full(len(live), -1, dtype=np.int32)
+        kept[by_use[wanted:]] = -2
+        kept[by_use[:wanted]] = np.arange(len(by_use[:wanted]), dtype=np.int32)
+        used = np.zeros((len(by_use[:wanted]), self.pool.slots_an_extent), dtype=np.bool_)
+        return int(
+            compact_kernel.vacate(
+                self.entries,
+                self.arena.state,
+                self.arena.stack,
+                self.pool.state,
+                kept,
+                by_use[:wanted].astype(np.int32),
+                used,
+            )
+        )
 
     def age(self) -> None:
         """The past counts half: old favourites fade when the stream changes."""

@@ -110,6 +110,21 @@ class WaitingArea(_Pending):
             )
         )
 
+    def move(self, slots: Int64s, lists: Int64s, first: Int64s, last: Int64s) -> None:
+        """Put tuples that were collected from a list in other lists; the old one is to be cleared by the caller."""
+        kernel.lists_move(
+            slots,
+            lists,
+            len(slots),
+            first,
+            last,
+            self.heads,
+            self.tails,
+            self.counts,
+            self.reach,
+            self.arena.state,
+        )
+
     def free(self, slots: Int64s, count: int) -> None:
         """Tuples leave; the lists they stood in must be cleared or cut by the caller."""
         kernel.free_slots(
