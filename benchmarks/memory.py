@@ -150,9 +150,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0, help="time for each run at most")
     parser.add_argument("--budgets", nargs="+", default=["16MB", "64MB", "256MB"])
     parser.add_argument("--reads", nargs="+", choices=["buffered", "direct"], default=["buffered", "direct"])
-    parser.add_argument(
-        "--folder", type=Path, help="where R is written and kept (default: a temporary folder)"
-    )
+    parser.add_argument("--folder", type=Path, help="where R is written and kept (default: a temporary folder)")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -180,9 +178,7 @@ def main() -> int:
 
 
 def line(row: dict[str, object]) -> str:
-    sizes = [
-        float(str(row[name])) / 1e6 for name in ("peak_bytes", "resident_bytes", "bound_bytes", "rows_in")
-    ]
+    sizes = [float(str(row[name])) / 1e6 for name in ("peak_bytes", "resident_bytes", "bound_bytes", "rows_in")]
     return (
         f"{row['algorithm']:<14}{row['reads']:<10}{row['budget']:>9}{sizes[0]:>10.1f}{sizes[1]:>10.1f}"
         f"{sizes[2]:>9.1f}{sizes[3]:>10.2f}{'' if row['ok'] else '  TOO MUCH'}"

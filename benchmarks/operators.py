@@ -385,8 +385,7 @@ def part_optimum(settings: Settings) -> Iterator[Line]:
         console.print(f"budget {share * 100:g} % of R")
         batch_rows = max(1000, budget // PAPER_V_S // 20)
         mesh, ssbj = (
-            Operator(name, store, Stream(rows, batch_rows), budget, direct=True)
-            for name in ("meshjoin", "ssbj")
+            Operator(name, store, Stream(rows, batch_rows), budget, direct=True) for name in ("meshjoin", "ssbj")
         )
         per_cycle = {}
         for operator in (mesh, ssbj):
@@ -396,9 +395,7 @@ def part_optimum(settings: Settings) -> Iterator[Line]:
         note = f"budget {share * 100:g} % of R, per R-cycle"
         papers = optimal_tuples_per_cycle(probabilities, tuples, MASTER_ROW_BYTES, PAPER_V_S, budget)
         sizes = real_sizes(ssbj)
-        real = optimal_tuples_per_cycle(
-            probabilities, tuples, sizes.v_R, sizes.v_S, sizes.memory, sizes.entry_bytes
-        )
+        real = optimal_tuples_per_cycle(probabilities, tuples, sizes.v_R, sizes.v_S, sizes.memory, sizes.entry_bytes)
         # DESIGN's formula prices tuples only: a cached key, or its absence, costs nothing by itself.
         tuples_only = optimal_tuples_per_cycle(probabilities, tuples, sizes.v_R, sizes.v_S, sizes.memory)
         detail = {
@@ -468,9 +465,7 @@ def show(lines: list[Line]) -> None:
     for line in lines:
         spread = "" if line.low == line.high else f"{line.low:.2f} – {line.high:.2f}"
         bar = "" if line.bar is None else f"≥ {line.bar:g}"
-        table.add_row(
-            line.part, line.what, f"{line.figure:.2f}", spread, bar, colours[line.verdict], line.note
-        )
+        table.add_row(line.part, line.what, f"{line.figure:.2f}", spread, bar, colours[line.verdict], line.note)
     console.print(table)
 
 
@@ -492,18 +487,14 @@ def save(lines: list[Line], settings: Settings, path: Path) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", action="append", choices=PARTS, help="only this part (may be repeated)")
     parser.add_argument("--rows", type=int, default=1_000_000, help="master tuples of the smallest R")
     parser.add_argument("--quick", action="store_true", help="R of 100 k tuples, short turns")
     parser.add_argument("--full", action="store_true", help="R of 50 M tuples as well")
     parser.add_argument("--turns", type=int, help="turns of every contestant")
     parser.add_argument("--seconds", type=float, help="length of a turn")
-    parser.add_argument(
-        "--data", type=Path, help="folder that keeps the generated data (default: a temporary one)"
-    )
+    parser.add_argument("--data", type=Path, help="folder that keeps the generated data (default: a temporary one)")
     parser.add_argument("--save", action="store_true", help="write results/operators.json")
     given = parser.parse_args()
     with contextlib.ExitStack() as stack:

@@ -60,10 +60,7 @@ def _text(i: int) -> str:
 def _composite(ids: Ids, is_null: np.ndarray, side: str) -> list[pa.Array]:
     """Two columns that are only together a key; a null sits in the one, the other, or both."""
     numbers = [None if null and i % 3 != 1 else i // 6 for i, null in zip(ids.tolist(), is_null, strict=True)]
-    texts = [
-        None if null and i % 3 != 0 else "äbcdé語"[i % 6]
-        for i, null in zip(ids.tolist(), is_null, strict=True)
-    ]
+    texts = [None if null and i % 3 != 0 else "äbcdé語"[i % 6] for i, null in zip(ids.tolist(), is_null, strict=True)]
     return [pa.array(numbers, pa.int32()), pa.array(texts, pa.string())]
 
 
@@ -79,9 +76,7 @@ KEY_KINDS: dict[str, KeyKind] = {
     "int64": _single(pa.int64(), lambda i: (i - 50) * 1_000_000_007),
     "int32": _single(pa.int32(), lambda i: (i - 50) * 10_007),
     "string": _single(pa.string(), _text),
-    "date32": _single(
-        pa.date32(), lambda i: datetime.date(1970, 1, 1) + datetime.timedelta(days=(i - 50) * 11)
-    ),
+    "date32": _single(pa.date32(), lambda i: datetime.date(1970, 1, 1) + datetime.timedelta(days=(i - 50) * 11)),
     "decimal128": _single(pa.decimal128(30, 4), lambda i: Decimal(i - 50) * Decimal("1234567890123456.0625")),
     "composite": KeyKind(("k1", "k2"), _composite),
 }
@@ -200,9 +195,7 @@ def case(kind_name: str, shape_name: str) -> Case:
 
 
 @lru_cache(maxsize=64)
-def pressing_case(
-    kind_name: str, seed: int, skew: float = 1.0, n_stream: int = 4_000, n_master: int = 2_500
-) -> Case:
+def pressing_case(kind_name: str, seed: int, skew: float = 1.0, n_stream: int = 4_000, n_master: int = 2_500) -> Case:
     """More than the least budgets hold: pending tables fill, chunks expire, caches evict.
 
     Keys are drawn with repetition on the master's side, so a third of the domain is absent and the rest m:n.

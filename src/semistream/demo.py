@@ -78,9 +78,7 @@ def run(console: Console, progress_console: Console, rows: int, stream_rows: int
     if wrong:
         console.print(f"[bold red]wrong result:[/] {', '.join(wrong)}")
     else:
-        console.print(
-            f"every result is the plain join's {expected.num_rows:,} rows, compared column by column"
-        )
+        console.print(f"every result is the plain join's {expected.num_rows:,} rows, compared column by column")
     return not wrong
 
 

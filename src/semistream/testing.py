@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from semistream.errors import BudgetError
 from semistream.master.base import Bytes, Int64s, Master, PageBlock, PageReader, RunRead
+from semistream.operators.registry import open_join
 
 __all__ = [
     "FakeClock",
@@ -202,14 +203,8 @@ def assert_same_rows(actual: pa.Table, expected: pa.Table, limit: int = 10) -> N
     """
     columns = [[(field.name, field.type) for field in table.schema] for table in (actual, expected)]
     if columns[0] != columns[1]:
-        raise AssertionError(
-            f"the columns differ\n  actual:   {_named(columns[0])}\n  expected: {_named(columns[1])}"
-        )
-    if (
-        actual.num_rows == expected.num_rows
-        and actual.num_rows > 10_000
-        and _equal_when_sorted(actual, expected)
-    ):
+        raise AssertionError(f"the columns differ\n  actual:   {_named(columns[0])}\n  expected: {_named(columns[1])}")
+    if actual.num_rows == expected.num_rows and actual.num_rows > 10_000 and _equal_when_sorted(actual, expected):
         return
     got, wanted = as_multiset(actual), as_multiset(expected)
     if got == wanted:
@@ -244,9 +239,7 @@ def split(table: pa.Table, sizes: int | Iterable[int]) -> list[pa.RecordBatch]:
     """
     wanted = [sizes] if isinstance(sizes, int) else list(sizes)
     if wanted[-1] < 1:
-        raise ValueError(
-            f"the last size is {wanted[-1]}: it repeats to the end of the table and must be at least 1"
-        )
+        raise ValueError(f"the last size is {wanted[-1]}: it repeats to the end of the table and must be at least 1")
     whole = next(iter(table.combine_chunks().to_batches()), None) or _empty_batch(table.schema)
     batches: list[pa.RecordBatch] = []
     start = 0
@@ -298,8 +291,6 @@ def colliding_codes(bits: int) -> dict[str, int]:
 
 def smallest_budget(algorithm: str, **arguments: Any) -> int:
     """The least `memory` with which `open_join(algorithm, **arguments)` works, as its own error tells it."""
-    from semistream.operators.registry import open_join
-
     try:
         open_join(algorithm, memory=1, **arguments).close()
     except BudgetError as error:

@@ -132,9 +132,7 @@ def values_of(name: str, rng: random.Random) -> list[Any]:
         top = 10**kind.precision - 1
         powers = [v for e in (7, 8, 15, 16, 31, 32, 63, 64, 71, 127) for v in (1 << e, (1 << e) - 1)]
         edges = [v for p in powers for v in (p, -p, -p - 1) if abs(v) <= top]
-        digits = [
-            rng.choice((1, -1)) * rng.randrange(10 ** rng.randint(1, kind.precision)) for _ in range(24)
-        ]
+        digits = [rng.choice((1, -1)) * rng.randrange(10 ** rng.randint(1, kind.precision)) for _ in range(24)]
         return [*map(str, [0, 1, -1, 127, -128, -129, top, -top, *edges, *digits]), None]
     if pa.types.is_fixed_size_binary(kind):
         return [*(rng.randbytes(kind.byte_width).hex() for _ in range(8)), "00" * kind.byte_width, None]
@@ -181,9 +179,7 @@ def main() -> None:
     cases = make_cases()
     with tempfile.TemporaryDirectory() as folder:
         for number, case in enumerate(cases):
-            arrays = [
-                decode(name, values) for name, values in zip(case["types"], case["columns"], strict=True)
-            ]
+            arrays = [decode(name, values) for name, values in zip(case["types"], case["columns"], strict=True)]
             names = [f"k{i}" for i in range(len(arrays))]
             table = pa.table([*arrays, pa.array(range(len(arrays[0])))], names=[*names, "row"])
             if NOT_IN_PARQUET.isdisjoint(case["types"]):

@@ -47,9 +47,7 @@ def bits_to_array(values: list[int | None], kind: pa.DataType) -> pa.Array:
     if width == 1:
         return pa.array([None if v is None else bool(v & 1) for v in values], kind)
     if pa.types.is_date64(kind):
-        return pa.array([None if v is None else v % 10**9 * 86_400_000 for v in values], pa.int64()).view(
-            kind
-        )
+        return pa.array([None if v is None else v % 10**9 * 86_400_000 for v in values], pa.int64()).view(kind)
     cut = [None if v is None else v & ((1 << width) - 1) for v in values]
     unsigned = {8: pa.uint8(), 16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}[width]
     return pa.array(cut, unsigned).view(kind)
@@ -90,9 +88,7 @@ def test_every_case_has_values() -> None:
     assert all(len(case["hashes"]) == len(case["columns"][0]) > 2 for case in CASES)
 
 
-@pytest.mark.parametrize(
-    "case", [c for c in CASES if len(c["types"]) > 1], ids=lambda c: "+".join(c["types"])
-)
+@pytest.mark.parametrize("case", [c for c in CASES if len(c["types"]) > 1], ids=lambda c: "+".join(c["types"]))
 def test_slices_have_the_codes_of_their_rows(case: dict[str, Any]) -> None:
     columns = [golden.decode(*pair) for pair in zip(case["types"], case["columns"], strict=True)]
     coder = KeyCoder([column.type for column in columns])
@@ -144,9 +140,7 @@ def test_decimal_width_does_not_change_the_hash(unscaled: list[int | None]) -> N
 @pytest.mark.parametrize("kind", EXACT, ids=str)
 @given(data=st.data())
 def test_exact_codes_are_equal_iff_the_keys_are(kind: pa.DataType, data: st.DataObject) -> None:
-    special = st.sampled_from(
-        [0, 1, 1 << 63, 1 << 31, 0x7FF8 << 48, (0x7FF8 << 48) + 1, 0x7FC00000, 0xFFC00001]
-    )
+    special = st.sampled_from([0, 1, 1 << 63, 1 << 31, 0x7FF8 << 48, (0x7FF8 << 48) + 1, 0x7FC00000, 0xFFC00001])
     patterns = st.lists(st.none() | special | st.integers(0, (1 << 64) - 1), max_size=12)
     array = bits_to_array(data.draw(patterns), kind)
     start = data.draw(st.integers(0, len(array)))
@@ -296,9 +290,7 @@ def test_integer_widths_may_be_mixed(stream: pa.DataType, master: pa.DataType, c
     expected, _ = KeyCoder([master, *extra]).codes([pa.array(there, master), *pad])
     assert codes[[low <= v <= high for v in values]].tolist() == expected.tolist()
     # What does not fit must not meet a code of the master's, whichever way it is kept apart.
-    strangers = {
-        int(c) for c, v, ok in zip(codes, values, usable, strict=True) if ok and not low <= v <= high
-    }
+    strangers = {int(c) for c, v, ok in zip(codes, values, usable, strict=True) if ok and not low <= v <= high}
     assert strangers.isdisjoint(expected.tolist())
 
 
@@ -427,9 +419,11 @@ def test_equal_keys_of_floats() -> None:
 
 def test_equal_keys_across_widths() -> None:
     money = [Decimal("1.50"), Decimal("-2.25"), None]
-    assert equal_keys(
-        [pa.array(money, pa.decimal32(7, 2))], [pa.array(money, pa.decimal256(7, 2))]
-    ).tolist() == [True, True, False]
+    assert equal_keys([pa.array(money, pa.decimal32(7, 2))], [pa.array(money, pa.decimal256(7, 2))]).tolist() == [
+        True,
+        True,
+        False,
+    ]
     assert equal_keys([pa.array([b"ab", b"cd"], pa.binary(2))], [pa.array([b"ab", b"c"])]).tolist() == [
         True,
         False,

@@ -110,13 +110,9 @@ class Builder:
         if pa.types.is_dictionary(type):
             distinct = self.build(type.value_type, 5, nullable)
             numbers = pa.array(self.rng.integers(0, 5, n), mask=self._nulls(n, nullable))
-            return pa.DictionaryArray.from_arrays(
-                numbers.cast(type.index_type), distinct, ordered=type.ordered
-            )
+            return pa.DictionaryArray.from_arrays(numbers.cast(type.index_type), distinct, ordered=type.ordered)
         if pa.types.is_run_end_encoded(type):
-            ends = (
-                np.unique(np.append(self.rng.integers(1, n + 1, n // 3), n)) if n else np.zeros(0, np.int64)
-            )
+            ends = np.unique(np.append(self.rng.integers(1, n + 1, n // 3), n)) if n else np.zeros(0, np.int64)
             values = self.build(type.value_type, len(ends), nullable)
             return pa.RunEndEncodedArray.from_arrays(pa.array(ends).cast(type.run_end_type), values, type)
         nulls = self._nulls(n, nullable)
@@ -268,17 +264,13 @@ class TestValues:
         array = pa.array(rows, type)
         assert decode_nested(assert_round_trip(array), type).to_pylist() == rows
 
-    @pytest.mark.parametrize(
-        "wrap", [lambda t: t, lambda t: pa.dictionary(pa.int8(), t)], ids=["plain", "dict"]
-    )
+    @pytest.mark.parametrize("wrap", [lambda t: t, lambda t: pa.dictionary(pa.int8(), t)], ids=["plain", "dict"])
     def test_float_bits(self, wrap: Any) -> None:
         bits = np.array([0x7FF8000000000001, 0x7FF0000000000002, 0xFFF8000000000000, 0, 1 << 63], np.uint64)
         floats = pa.array(bits).view(pa.float64())
         if wrap(pa.float64()) != pa.float64():
             floats = pa.DictionaryArray.from_arrays(pa.array(range(5), pa.int8()), floats)
-        back = decode_nested(
-            encode_nested(pa.StructArray.from_arrays([floats], ["x"])), structs_of(floats.type)
-        )
+        back = decode_nested(encode_nested(pa.StructArray.from_arrays([floats], ["x"])), structs_of(floats.type))
         column = back.field(0)
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
@@ -373,9 +365,7 @@ class TestDamage:
     @settings(max_examples=100, deadline=None)
     @given(st.lists(st.binary(max_size=40), max_size=4))
     def test_random_bytes_never_read_out_of_bounds(self, blobs: list[bytes]) -> None:
-        type = structs_of(
-            pa.list_(pa.large_binary()), pa.list_(pa.bool_(), 3), pa.map_(pa.binary(), pa.int16())
-        )
+        type = structs_of(pa.list_(pa.large_binary()), pa.list_(pa.bool_(), 3), pa.map_(pa.binary(), pa.int16()))
         try:
             array = decode_nested(pa.array(blobs, pa.binary()), type)
         except StoreError:

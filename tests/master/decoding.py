@@ -127,9 +127,7 @@ def every_type(n: int, seed: int = 0) -> pa.Table:
             "ratio": column([float(i) / 7 for i in ints], pa.float64()),
             "money": column([Decimal(int(i)) / 4 for i in ints], pa.decimal128(12, 2)),
             "day": column([day + dt.timedelta(days=int(i)) for i in ints], pa.date32()),
-            "at": column(
-                [dt.datetime(2020, 1, 1) + dt.timedelta(hours=int(i)) for i in ints], pa.timestamp("us")
-            ),
+            "at": column([dt.datetime(2020, 1, 1) + dt.timedelta(hours=int(i)) for i in ints], pa.timestamp("us")),
             "large": column(words, pa.large_string()),
             "coded": pa.array(words).dictionary_encode(),
             "list": column([[int(i), None] * (int(i) % 3) for i in ints], pa.list_(pa.int64())),

@@ -127,9 +127,7 @@ def test_a_failed_new_version_leaves_the_old_one(tmp_path: Path) -> None:
     assert PageMaster(tmp_path / "r").n_rows == 300
 
 
-def test_a_crash_before_the_switch_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_before_the_switch_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build_pages(every_type(300), tmp_path / "r", on="k")
 
     def full(*_: object) -> None:

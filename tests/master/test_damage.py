@@ -40,9 +40,7 @@ def test_a_flipped_byte(store: Path, columns: list[str], direct: bool) -> None:
         with PageMaster(store).open(columns, direct) as reader:
             buffer = aligned_buffer(reader.buffer_bytes(13))
             assert reader.read(0, 5, buffer).n_rows == 80
-            with pytest.raises(
-                ChecksumError, match=r"page 5 of .*pages\.arrow .* was written: .* build_pages"
-            ):
+            with pytest.raises(ChecksumError, match=r"page 5 of .*pages\.arrow .* was written: .* build_pages"):
                 reader.read(3, 4, buffer)
             with pytest.raises(ChecksumError, match="page 5 "):
                 reader.read_runs(np.array([1, 5]), buffer, 0)

@@ -34,9 +34,7 @@ def _check_order(codes: list[int], weight: dict[int, float]) -> None:
 @pytest.mark.parametrize("memory_limit", [1 << 16, 1 << 28])
 def test_by_a_column(tmp_path: Path, memory_limit: int) -> None:
     table = _table()
-    master = build_pages(
-        table, tmp_path / "r", on="k", frequency="f", page_rows=16, memory_limit=memory_limit
-    )
+    master = build_pages(table, tmp_path / "r", on="k", frequency="f", page_rows=16, memory_limit=memory_limit)
     assert (master.order, master.manifest.keys) == ("frequency", len(set(table["k"].to_pylist())))
     weight: dict[int, float] = {}
     for k, f in zip(table["k"].to_pylist(), table["f"].to_pylist(), strict=True):

@@ -40,12 +40,8 @@ def test_rows_in_file_order(folder: Path, table: pa.Table, page_rows: int) -> No
 
 
 def test_single_file_and_dataset(folder: Path, table: pa.Table) -> None:
-    assert_same_table(
-        read_all(ParquetMaster(folder / "0.parquet", "k", 16), ["word"])[0], table.select(["word"])[:170]
-    )
-    assert_same_table(
-        read_all(ParquetMaster(ds.dataset(str(folder)), "k", 16), ["word"])[0], table.select(["word"])
-    )
+    assert_same_table(read_all(ParquetMaster(folder / "0.parquet", "k", 16), ["word"])[0], table.select(["word"])[:170])
+    assert_same_table(read_all(ParquetMaster(ds.dataset(str(folder)), "k", 16), ["word"])[0], table.select(["word"]))
 
 
 def test_null_keys_never_show(folder: Path, table: pa.Table) -> None:

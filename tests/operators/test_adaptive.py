@@ -49,9 +49,7 @@ class Stream:
         stats = self.join.stats
         hits, asked = stats.cache_hits, stats.cache_hits + stats.cache_misses
         rows = windows * WINDOW
-        for batch in stream_batches(
-            rows, KEYS, seed=3, start=self.position, batch_rows=WINDOW // 5, hot_seed=hot_seed
-        ):
+        for batch in stream_batches(rows, KEYS, seed=3, start=self.position, batch_rows=WINDOW // 5, hot_seed=hot_seed):
             for _ in self.join.push(batch):
                 pass
         self.position += rows

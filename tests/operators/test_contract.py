@@ -93,9 +93,7 @@ def test_under_memory_pressure(operator: str, how: str, kind: str, make_master: 
 
 @pytest.mark.parametrize("kind", MORE_KEY_KINDS)
 def test_other_key_types(operator: str, kind: str, make_master: MakeMaster) -> None:
-    for how, shape in zip(
-        HOWS, ("some_unmatched", "many_to_many", "one_row_batches", "odd_sizes"), strict=True
-    ):
+    for how, shape in zip(HOWS, ("some_unmatched", "many_to_many", "one_row_batches", "odd_sizes"), strict=True):
         given = case(kind, shape)
         for form, tightness in (("memory", None), (forms_of(operator)[-1], 1.5)):
             check(operator, given, make_master(given.master, given.on, form), how, tightness)
@@ -151,21 +149,15 @@ def test_key_columns_with_different_names(operator: str) -> None:
     ],
     ids=str,
 )
-def test_key_types_that_differ_in_form_only(
-    operator: str, stream_type: pa.DataType, master_type: pa.DataType
-) -> None:
+def test_key_types_that_differ_in_form_only(operator: str, stream_type: pa.DataType, master_type: pa.DataType) -> None:
     """Widths of integers and encodings of strings may differ, alone and in a composite key."""
     stream = pa.table({"k": pa.array(range(0, 100, 3), pa.int32()), "n": range(34)})
     master = pa.table({"k": pa.array(range(0, 100, 2), pa.int32()), "m": range(50)})
     if not pa.types.is_integer(stream_type):
-        stream, master = (
-            table.set_column(0, "k", table["k"].cast(pa.string())) for table in (stream, master)
-        )
+        stream, master = (table.set_column(0, "k", table["k"].cast(pa.string())) for table in (stream, master))
     stream = stream.set_column(0, "k", stream["k"].cast(stream_type))
     master = master.set_column(0, "k", master["k"].cast(master_type))
-    both = (
-        table.append_column("k2", pa.array(["é", None] * (table.num_rows // 2))) for table in (stream, master)
-    )
+    both = (table.append_column("k2", pa.array(["é", None] * (table.num_rows // 2))) for table in (stream, master))
     for on, (left, right) in (("k", (stream, master)), (["k2", "k"], tuple(both))):
         with open_join(operator, master=right, on=on, how="left", memory=AMPLE) as join:
             actual = run_join(join, split(left, 7))

@@ -49,9 +49,7 @@ def test_every_name_and_alias_opens() -> None:
                 assert type(join) is operator
 
 
-@pytest.mark.parametrize(
-    "memory", ["64 parsecs", "", "MB", "-5MB", "0", 0, -1, "1.5.2GB", "64 M B", "nan", "infMB"]
-)
+@pytest.mark.parametrize("memory", ["64 parsecs", "", "MB", "-5MB", "0", 0, -1, "1.5.2GB", "64 M B", "nan", "infMB"])
 def test_malformed_budget(memory: object) -> None:
     with pytest.raises(BudgetError, match=r"64 ?(MB|MiB)|bytes"):
         open_join(ANY, master=MASTER, on="key", memory=memory)

@@ -46,9 +46,7 @@ def joined(operator: str, random: RandomJoin, opened: dict[str, object]) -> pa.T
 
 def compare(random: RandomJoin, opened: dict[str, object], operators: list[str]) -> None:
     """Each with the first, and the first with the reference."""
-    expected = reference_join(
-        random.case.stream, random.case.master, random.case.on, random.how, random.select
-    )
+    expected = reference_join(random.case.stream, random.case.master, random.case.on, random.how, random.select)
     event(f"{'no' if expected.num_rows == 0 else 'some'} output rows")
     for operator in operators:
         try:
@@ -68,9 +66,7 @@ def test_operators_agree(random: RandomJoin) -> None:
 @settings(max_examples=50)
 @given(random=random_joins(kinds=HASHED), bits=st.integers(0, 4))
 def test_operators_agree_when_codes_collide(random: RandomJoin, bits: int) -> None:
-    master = MemoryMaster(
-        random.case.master, random.case.on, page_rows=random.page_rows, **colliding_codes(bits)
-    )
+    master = MemoryMaster(random.case.master, random.case.on, page_rows=random.page_rows, **colliding_codes(bits))
     compare(random, {"master": master}, sorted(OPERATORS))
 
 

@@ -1,4 +1,4 @@
-"""ORDEREDJOIN's own promise: rows come out in the order in which the stream came, across pushes and for every join."""
+"""ORDEREDJOIN's own promise: rows come out in the order of the stream, across pushes and for every join."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MakeMaster = Callable[..., dict[str, object]]
 
 
 def assert_in_order(actual: pa.Table, expected: pa.Table) -> None:
-    """The reference join gives its rows in the order of the stream, so the tuple numbers must be the same list."""
+    """The reference join gives its rows in the order of the stream, so the tuple numbers must agree."""
     assert_same_rows(actual, expected)
     assert actual["n"].to_pylist() == expected["n"].to_pylist()
 

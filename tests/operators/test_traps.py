@@ -58,9 +58,7 @@ def master_of(keys: object, kind: pa.DataType | None = None) -> pa.Table:
     return pa.table({"k": column, "m": pa.array(np.arange(len(column)))})
 
 
-def check(
-    operator: str, stream: pa.Table, master: pa.Table, opened: dict[str, object], batch_rows: int = 32
-) -> None:
+def check(operator: str, stream: pa.Table, master: pa.Table, opened: dict[str, object], batch_rows: int = 32) -> None:
     """All four joins in little memory, so that tuples have to wait and caches to evict."""
     for how in HOWS:
         arguments = {"on": "k", "how": how, "stream_schema": stream.schema, **opened}
@@ -88,9 +86,7 @@ def test_expiring_a_chunk_keeps_younger_tuples_of_its_keys(operator: str, make_m
         pytest.param([-7, 101, 999, 55, 1001], id="everywhere"),
     ],
 )
-def test_absent_key_at_the_queue_head_leaves(
-    operator: str, absent: list[int], make_master: MakeMaster
-) -> None:
+def test_absent_key_at_the_queue_head_leaves(operator: str, absent: list[int], make_master: MakeMaster) -> None:
     """The head of the queue picks the load; a key that no page holds must not pick the same page for ever."""
     master = master_of(np.arange(0, 200, 2))
     keys = np.resize(np.array(absent), 600)
@@ -181,9 +177,7 @@ def test_short_reads_leak_no_slots(operator: str, make_master: MakeMaster) -> No
 
 
 @pytest.mark.parametrize("rows", [1, PAGE_ROWS - 1, PAGE_ROWS, PAGE_ROWS + 1, 97, 101])
-def test_master_size_is_no_multiple_of_the_partitions(
-    operator: str, rows: int, make_master: MakeMaster
-) -> None:
+def test_master_size_is_no_multiple_of_the_partitions(operator: str, rows: int, make_master: MakeMaster) -> None:
     master = master_of(np.arange(rows))
     check(operator, stream_of(np.arange(-2, rows + 2)), master, make_master(master, "k"))
 
@@ -204,9 +198,7 @@ def test_keys_are_not_dense_integers(operator: str, make_master: MakeMaster) -> 
     ends = [np.iinfo(np.int64).min, np.iinfo(np.int64).min + 1, -1, 0, 1, np.iinfo(np.int64).max]
     keys = np.concatenate((np.array(ends), np.random.default_rng(2).integers(-(2**62), 2**62, 90)))
     master = master_of(np.concatenate((keys, keys[:6])))
-    check(
-        operator, stream_of(np.concatenate((keys, keys - 5, keys[:6], [7]))), master, make_master(master, "k")
-    )
+    check(operator, stream_of(np.concatenate((keys, keys - 5, keys[:6], [7]))), master, make_master(master, "k"))
 
 
 @pytest.mark.parametrize("fail_at", [1, 2, 3, 7])

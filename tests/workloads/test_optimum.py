@@ -42,9 +42,7 @@ def test_unique_keys(probabilities: np.ndarray, share: float, times_mesh_join: f
     memory=st.floats(1, 1e5),
     entry=st.sampled_from([0.0, 24.0]),
 )
-def test_it_solves_the_equation(
-    weights: list[float], data: st.DataObject, memory: float, entry: float
-) -> None:
+def test_it_solves_the_equation(weights: list[float], data: st.DataObject, memory: float, entry: float) -> None:
     p = np.array(weights) / sum(weights)
     m = np.array(data.draw(st.lists(st.integers(0, 5), min_size=len(p), max_size=len(p))), dtype=float)
     best = optimal_tuples_per_cycle(p, m, V_R, V_S, memory, entry)

@@ -37,9 +37,7 @@ from semistream.spec import JoinSpec, parse_bytes
 DEFAULT_BATCH_ROWS = 65_536
 
 # Plain text, so that a message is one line wherever it ends up.
-app = typer.Typer(
-    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None
-)
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 notes = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -87,9 +85,7 @@ def join(
     on: Annotated[str, typer.Option(metavar="K[,K2]", help="Key columns; S=R where the names differ.")],
     out: Annotated[Path, typer.Option(help="Where to write: a file if it ends in .parquet, else a folder.")],
     how: Annotated[str, typer.Option(help="inner, left, semi or anti.")] = "inner",
-    select: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Master columns wanted (default: all).")
-    ] = None,
+    select: Annotated[str | None, typer.Option(metavar="A,B", help="Master columns wanted (default: all).")] = None,
     algorithm: Annotated[str, typer.Option(help="A name that `semistream algorithms` lists.")] = "sweepjoin",
     memory: Annotated[str, typer.Option(help="The operator's budget of bytes.")] = "64MB",
     batch_rows: Annotated[int, typer.Option(help="Stream tuples read at a time.")] = DEFAULT_BATCH_ROWS,

@@ -33,10 +33,7 @@ Bools = npt.NDArray[np.bool_]
 _INT64 = np.iinfo(np.int64)
 _MS_PER_DAY = 86_400_000
 _NS_PER_UNIT = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
-_ALLOWED = (
-    "allowed are integers, floats, booleans, decimals, dates, times, timestamps, durations, strings "
-    "and binaries"
-)
+_ALLOWED = "allowed are integers, floats, booleans, decimals, dates, times, timestamps, durations, strings and binaries"
 
 
 def _key_type(kind: pa.DataType) -> pa.DataType | None:
@@ -123,9 +120,7 @@ def _disagreement(stream: pa.DataType, master: pa.DataType) -> str | None:
         return "their units differ: cast the stream column to the master's unit"
     if pa.types.is_decimal(stream) and pa.types.is_decimal(master):
         return "precision and scale must be the same: cast the stream column to the master's type"
-    return (
-        "the types must be the same (integer widths may differ): cast the stream column to the master's type"
-    )
+    return "the types must be the same (integer widths may differ): cast the stream column to the master's type"
 
 
 def check_key_types(stream_fields: Sequence[pa.Field], master_fields: Sequence[pa.Field]) -> None:
@@ -138,9 +133,7 @@ def check_key_types(stream_fields: Sequence[pa.Field], master_fields: Sequence[p
             "name at least one, and as many on both sides"
         )
     for stream, master in zip(stream_fields, master_fields, strict=True):
-        why = _disagreement(
-            _require_key_type(stream.name, stream.type), _require_key_type(master.name, master.type)
-        )
+        why = _disagreement(_require_key_type(stream.name, stream.type), _require_key_type(master.name, master.type))
         if why is not None:
             raise KeyTypeError(
                 f"key column {stream.name!r} of the stream has type {stream.type} and {master.name!r} of the "
@@ -267,9 +260,7 @@ class KeyCoder:
             self._steps = [_exact_step(self._read[0])]
         else:
             self._steps = [_hash_step(*pair) for pair in zip(self._read, master, strict=True)]
-        self._physical = PhysicalSchema(
-            pa.schema([pa.field(f"{i}", kind) for i, kind in enumerate(self._read)])
-        )
+        self._physical = PhysicalSchema(pa.schema([pa.field(f"{i}", kind) for i, kind in enumerate(self._read)]))
 
     @classmethod
     def for_stream(
@@ -364,9 +355,7 @@ def equal_keys(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Bools:
     The columns may differ as far as `check_key_types` lets stream and master differ.
     """
     if len(left) != len(right) or not left:
-        raise SchemaError(
-            f"keys of {len(left)} and {len(right)} columns cannot be compared: give as many of each"
-        )
+        raise SchemaError(f"keys of {len(left)} and {len(right)} columns cannot be compared: give as many of each")
     equal: Bools = np.ones(len(left[0]), dtype=np.bool_)
     for i, (ours, theirs) in enumerate(zip(left, right, strict=True)):
         if not len(ours) == len(theirs) == len(equal):

@@ -136,9 +136,7 @@ def _width(type: pa.DataType) -> int | None:
 
 def _is_var(type: pa.DataType) -> bool:
     is_ = pa.types
-    return bool(
-        is_.is_string(type) or is_.is_binary(type) or is_.is_large_string(type) or is_.is_large_binary(type)
-    )
+    return bool(is_.is_string(type) or is_.is_binary(type) or is_.is_large_string(type) or is_.is_large_binary(type))
 
 
 def _is_view(type: pa.DataType) -> bool:
@@ -486,9 +484,7 @@ class _Reader:
         sizes, byte_bounds = self._take_sizes(bounds)
         data = self._take(byte_bounds)
         offsets = _offsets(_bounds(_spread(sizes, slots)), container)
-        array = pa.Array.from_buffers(
-            container, n, [_bitmap(slots), pa.py_buffer(offsets), pa.py_buffer(data)]
-        )
+        array = pa.Array.from_buffers(container, n, [_bitmap(slots), pa.py_buffer(offsets), pa.py_buffer(data)])
         return array.cast(type) if _is_view(type) else array
 
     def _get_entries(self, type: pa.DataType, bounds: Int64s) -> pa.Array:

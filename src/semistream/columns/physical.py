@@ -144,7 +144,8 @@ class ColumnsView:
 
     @property
     def has_nulls(self) -> npt.NDArray[np.bool_]:
-        return self.valid != 0
+        present: npt.NDArray[np.bool_] = self.valid != 0
+        return present
 
 
 class PhysicalSchema:
@@ -184,8 +185,6 @@ class PhysicalSchema:
             elif column.kind is Kind.BOOL:
                 data[i] = buffers[1].address if buffers[1] is not None else 0
             elif column.width:
-                data[i] = (
-                    buffers[1].address + column.width * array.offset if buffers[1] is not None else 0
-                )
+                data[i] = buffers[1].address + column.width * array.offset if buffers[1] is not None else 0
         rows = len(arrays[0]) if count else 0
         return ColumnsView(rows, data, valid, offs, bit, list(arrays))

@@ -199,7 +199,7 @@ def take_paged(
 
     None when a VAR column would pass 2 GiB: the caller asks for fewer rows.
     """
-    with_valid = (source.valid[:, columns] >= 0).any(axis=0)
+    with_valid: npt.NDArray[np.bool_] = np.any(source.valid[:, columns] >= 0, axis=0)
     out = _Output(physical, count, with_valid)
     kernel.gather_paged(
         ids,
@@ -274,9 +274,7 @@ def take_rows(
     )
     for position, i in enumerate(layout.var_columns.tolist()):
         offsets = int(out.data[i])
-        total = kernel.var_offsets_rows(
-            slots, start, count, layout.header + int(layout.cells[i]), offsets
-        )
+        total = kernel.var_offsets_rows(slots, start, count, layout.header + int(layout.cells[i]), offsets)
         if total > INT32_MAX:
             return None
         out.var[i] = pa.allocate_buffer(total)

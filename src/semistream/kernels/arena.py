@@ -18,7 +18,19 @@ from semistream.kernels.raw import copy_bytes, get_bit, load_i32, load_u32, stor
 from semistream.kernels.rows import BLOCK_ROOM, NIL
 
 A_BASE, A_SHIFT, A_EXTENT, A_FREE, A_TOTAL = range(5)
-P_SLOT, P_FREE, P_FREE_COUNT, P_BUMP, P_END, P_EXTENTS, P_LIVE, P_FRONT, P_FRONT_END, P_FRONT_EXT, P_BACK_EXT = range(11)
+(
+    P_SLOT,
+    P_FREE,
+    P_FREE_COUNT,
+    P_BUMP,
+    P_END,
+    P_EXTENTS,
+    P_LIVE,
+    P_FRONT,
+    P_FRONT_END,
+    P_FRONT_EXT,
+    P_BACK_EXT,
+) = range(11)
 POOL_WORDS = 12
 EXTENT_HEADER = 8
 
@@ -139,7 +151,8 @@ def fit_prefix(var_bytes, count, slots_ready, slots_an_extent, blocks_ready, blo
 
 
 @njit(
-    "void(int64[::1], int64, int64, int64[::1], int64, int64, int64, int64[::1], int32[::1], int64[:,::1], int64[:,::1],"
+    "void(int64[::1], int64, int64, int64[::1], int64, int64, int64, int64[::1], int32[::1], int64[:,::1],"
+    " int64[:,::1],"
     " int64[:,::1], int64[:,::1], int64[::1], int64[::1], int64[::1], int32[::1], int64[::1])",
     cache=True,
     nogil=True,

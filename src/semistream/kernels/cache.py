@@ -16,9 +16,9 @@ import numpy as np
 from numba import njit
 
 from semistream.kernels.arena import A_BASE, A_SHIFT, free_chain, give_slot, take_slot
-from semistream.kernels.tuples import hash32
 from semistream.kernels.raw import load_u32, store_i32
 from semistream.kernels.rows import NIL
+from semistream.kernels.tuples import hash32
 
 ROW_HEADER = 4
 ENTRY_BYTES = 16
@@ -94,7 +94,8 @@ def _free_rows(reference, arena, pool, blocks, chain):
 
 
 @njit(
-    "int64(int64[::1], int64, int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], boolean[::1], int64[::1], int64)",
+    "int64(int64[::1], int64, int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], boolean[::1],"
+    " int64[::1], int64)",
     cache=True,
     nogil=True,
 )
@@ -157,14 +158,13 @@ def cache_probe(codes, stop, entries, arena, cursor, out_ids, out_rows, found, m
 
 
 @njit(
-    "int64(int64[::1], int64[::1], int64[::1], int64, int64, int64[::1], int64[::1], int64[::1], int32[::1], int64[::1],"
+    "int64(int64[::1], int64[::1], int64[::1], int64, int64, int64[::1], int64[::1], int64[::1], int32[::1],"
+    " int64[::1],"
     " int64[::1], int64[::1], int64[::1])",
     cache=True,
     nogil=True,
 )
-def cache_admit(
-    codes, starts, ends, first, last, counts, entries, arena, extents, pool, state, out_slots, out_ids
-):
+def cache_admit(codes, starts, ends, first, last, counts, entries, arena, extents, pool, state, out_slots, out_ids):
     """Admit keys: run r has code `codes[r]` and the block rows `starts[r]..ends[r]` (an empty run: known absent).
 
     Room for entries and rows was checked by the caller, also that `out_slots` can take all rows. Keys that are
@@ -251,24 +251,24 @@ def cache_activate(entries, state):
 
 
 @njit(
-    "void(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64)",
+    "void(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, int64, int64)",
     cache=True,
     nogil=True,
 )
-def cache_drop_switching(entries, arena, pool, state, blocks, chain):
-    """Give up on keys that could not be collected completely."""
+def cache_drop_switching(entries, arena, pool, state, blocks, chain, chance, salt):
+    """Give up on keys that are being collected, each with `chance` in 2**32, rows and all."""
     at = 0
     while at < entries.size >> 1:
         meta = entries[2 * at + 1]
-        if meta != EMPTY and meta & SWITCHING != 0:
+        if meta != EMPTY and meta & SWITCHING != 0 and hash32(entries[2 * at] ^ salt) < chance:
             rows = _free_rows(meta & NIL, arena, pool, blocks, chain)
             state[C_ROWS] -= rows
+            state[C_SWITCHING_ROWS] -= rows
             state[C_KEYS] -= 1
+            state[C_SWITCHING_KEYS] -= 1
             _cache_delete(entries, at)
         else:
             at += 1
-    state[C_SWITCHING_KEYS] = 0
-    state[C_SWITCHING_ROWS] = 0
 
 
 @njit("void(int64[::1], int64[::1])", cache=True, nogil=True)
@@ -376,7 +376,8 @@ def cache_rehash(old, fresh):
 
 
 @njit(
-    "int64(int64[::1], int64, int64[::1], int64[::1], int32[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64)",
+    "int64(int64[::1], int64, int64[::1], int64[::1], int32[::1], int64[::1], int64[::1], int64[::1],"
+    " int64[::1], int64)",
     cache=True,
     nogil=True,
 )

@@ -215,7 +215,8 @@ def fifo_rebuild(buckets, arena, pool):
 
 
 @njit(
-    "int64(int64, uint32[::1], int64[::1], int64[::1], int64, int64[::1], int64[::1], float64, float64, float64, float64,"
+    "int64(int64, uint32[::1], int64[::1], int64[::1], int64, int64[::1], int64[::1], float64, float64,"
+    " float64, float64,"
     " int64, int64)",
     cache=True,
     nogil=True,
@@ -241,7 +242,7 @@ def fifo_name_keys(
     that satisfies it gets a SWITCHING entry to collect its rows; one that R lacks (and came at least twice) is cached
     as absent at once. Stops naming when the rows wanted pass `most_bytes`. Returns the bytes wanted.
     """
-    wanted = 0
+    wanted = np.int64(0)
     slot = pool[P_FRONT]
     extent = pool[P_FRONT_EXT]
     for i in range(min(count, pool[P_LIVE])):

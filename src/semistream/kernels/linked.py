@@ -41,9 +41,9 @@ def find(directory, arena, hashed, code):
         entry = directory[at]
         if entry == EMPTY:
             return -1
-        if (entry >> 32) & 0xFFFFFFFF == hashed:
-            if load_i64(arena[A_BASE] + ((entry & 0xFFFFFFFF) << arena[A_SHIFT])) == code:
-                return at
+        same = (entry >> 32) & 0xFFFFFFFF == hashed
+        if same and load_i64(arena[A_BASE] + ((entry & 0xFFFFFFFF) << arena[A_SHIFT])) == code:
+            return at
         at += 1
         if at == size:
             at = 0

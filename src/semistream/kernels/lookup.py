@@ -65,9 +65,7 @@ def _bound(address, rows, code, upper):
     cache=True,
     nogil=True,
 )
-def find_runs(
-    codes, first, last, start, stop, pages, page_rows, base, rows, kind, data, ordered, out_start, out_end
-):
+def find_runs(codes, first, last, start, stop, pages, page_rows, base, rows, kind, data, ordered, out_start, out_end):
     """Block rows `out_start[u]..out_end[u]` of each code whose pages are in the block (equal when it is absent).
 
     `pages` are the block's page numbers, sorted. On a store in another order than the code's (`ordered` false) the

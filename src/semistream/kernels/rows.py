@@ -164,7 +164,8 @@ def var_copy_paged(ids, start, count, page_rows, base, kind, data, offs, c, out_
 
 
 @njit(
-    "void(int64[::1], int64, int64, int64, int64, int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1])",
+    "void(int64[::1], int64, int64, int64, int64, int64[::1], int64[::1], int64[::1], int64[::1], int64[::1],"
+    " int64[::1])",
     cache=True,
     nogil=True,
 )

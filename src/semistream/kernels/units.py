@@ -20,16 +20,15 @@ _pread: Any = native_pread
 
 
 @njit(
-    "int64(int64[::1], int64[::1], boolean[::1], int64, int64, int64, int64[::1], int64, int64[::1],"
-    " int64[::1])",
+    "int64(int64[::1], int64[::1], boolean[::1], int64, int64, int64, int64[::1], int64, int64[::1], int64[::1])",
     cache=True,
     nogil=True,
 )
 def page_units(first, last, wanted, stop, low, high, cursor, room, out_tuples, out_pages):
     """Units of the wanted tuples before `stop` with pages inside `low..high`, until there are `room` of them.
 
-    `wanted` of length 0: every tuple. A tuple with first page -1 has none. `cursor`: tuple, page to go on with
-    or -1.
+    `wanted` of length 0: every tuple. A tuple with first page -1 has none. `cursor`: tuple, page to go on
+    with or -1.
     """
     count = 0
     tuple_ = cursor[0]
@@ -78,7 +77,7 @@ def pair_units(
     out_refs,
     out_rows,
 ):
-    """Pair each unit's tuple with the rows of its code on the block's page `ordinals[unit]`, in order of units.
+    """Pair the tuple of each unit, in order, with the rows of its code on the block's page `ordinals[unit]`.
 
     `cursor`: unit, row to go on with or -1, row after the run. Stops when the pair buffers are full. On pages
     in another order than the code's (`ordered` false) the page is searched row by row.

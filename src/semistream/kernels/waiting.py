@@ -1,7 +1,7 @@
 """Lists of waiting stream tuples, and answers for them in the order in which they came.
 
-Where an operator knows a tuple's pages when it comes, no hash table is needed to find it again: tuples wait in a
-list for each page, or group of pages, that will be read for them.
+Where an operator knows a tuple's pages when it comes, no hash table is needed to find it again: tuples wait
+in a list for each page, or group of pages, that will be read for them.
 
     slot: | code i64 | next u32 | payload |                                    one list, in arrival order
     slot: | code i64 | next u32 | first page u32 | last page u32 | payload |   a list for each group of pages
@@ -21,7 +21,7 @@ from semistream.kernels.rows import NIL
 QUEUE_HEADER = 12
 PAGED_HEADER = 20
 NULL_KEY = 2
-#: what `answer_pairs` lists instead of a row's address for a tuple as it is without a match, and when it does so
+#: what `answer_pairs` lists for a tuple as it is without a match, and when it does
 NO_ROW = -1
 ONLY_IF_ALONE, ALWAYS_LAST = 1, 2
 
@@ -84,8 +84,8 @@ def lists_append(
 
 
 @njit(
-    "void(int64[::1], int64[::1], int64, int64[::1], int64[::1], uint32[::1], uint32[::1], int32[::1], int32[::1],"
-    " int64[::1])",
+    "void(int64[::1], int64[::1], int64, int64[::1], int64[::1], uint32[::1], uint32[::1], int32[::1],"
+    " int32[::1], int64[::1])",
     cache=True,
     nogil=True,
 )
@@ -207,8 +207,8 @@ def answer_pairs(refs, codes, null, stop, entries, arena, most_rows, last, curso
     """Tuples with their cached rows, strictly in order, up to the first tuple that the cache cannot answer.
 
     A tuple is listed with `most_rows` rows at the most. `last` says when it is also listed with NO_ROW: never
-    (0), if it has no row, or always, behind its rows. `cursor`: tuple, row to go on with (0: the first, -1: only
-    NO_ROW is left), 1 where it stopped for want of an answer. Stops also when the pair buffers are full.
+    (0), if it has no row, or always, behind its rows. `cursor`: tuple, row to go on with (0: the first, -1:
+    only NO_ROW is left), 1 where it stopped for want of an answer. Stops also when the pair buffers are full.
     """
     filled = 0
     room = out_refs.size

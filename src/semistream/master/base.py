@@ -215,7 +215,5 @@ def require_columns(schema: pa.Schema, columns: Iterable[str], where: str) -> No
 def check_page_rows(page_rows: int) -> int:
     """Rows a page must be a positive number that fits the tables."""
     if not 1 <= page_rows <= 1 << 20:
-        raise ConfigError(
-            f"page_rows={page_rows} is out of range; allowed are 1 to {1 << 20}, 256 is a good start"
-        )
+        raise ConfigError(f"page_rows={page_rows} is out of range; allowed are 1 to {1 << 20}, 256 is a good start")
     return page_rows

@@ -78,8 +78,7 @@ def build_pages(
         raise ConfigError("order='frequency' and frequency= go together: give both or neither")
     if memory_limit < 1 << 16 or keep_versions < 0:
         raise ConfigError(
-            f"memory_limit={memory_limit} must be at least {1 << 16} bytes and keep_versions={keep_versions} "
-            "at least 0"
+            f"memory_limit={memory_limit} must be at least {1 << 16} bytes and keep_versions={keep_versions} at least 0"
         )
     check_page_rows(page_rows)
     store_format.check_target(target, overwrite)
@@ -304,9 +303,7 @@ def _write_index(folder: Path, pages: _PageWriter) -> None:
     offsets, lengths = record_batch_blocks(folder / PAGES)
     sums = np.zeros(len(offsets), dtype=np.uint64)
     if len(offsets) != len(pages.fences) or bool((offsets[1:] != (offsets + lengths)[:-1]).any()):
-        raise StoreError(
-            f"{folder / PAGES} was not written page after page: this release of pyarrow is not supported"
-        )
+        raise StoreError(f"{folder / PAGES} was not written page after page: this release of pyarrow is not supported")
     with (folder / PAGES).open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     view = np.frombuffer(mapped, dtype=np.uint8)

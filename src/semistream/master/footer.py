@@ -15,9 +15,7 @@ import numpy.typing as npt
 from semistream.errors import StoreError
 
 _MAGIC = b"ARROW1"
-_BLOCK = np.dtype(
-    {"names": ["offset", "metadata", "body"], "formats": ["<i8", "<i4", "<i8"], "offsets": [0, 8, 16]}
-)
+_BLOCK = np.dtype({"names": ["offset", "metadata", "body"], "formats": ["<i8", "<i4", "<i8"], "offsets": [0, 8, 16]})
 
 
 def record_batch_blocks(path: Path) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -33,11 +31,7 @@ def record_batch_blocks(path: Path) -> tuple[npt.NDArray[np.int64], npt.NDArray[
     root = struct.unpack_from("<I", footer, 0)[0]
     fields = root - struct.unpack_from("<i", footer, root)[0]
     blocks = np.empty(0, dtype=_BLOCK)
-    field = (
-        struct.unpack_from("<H", footer, fields + 10)[0]
-        if struct.unpack_from("<H", footer, fields)[0] > 10
-        else 0
-    )
+    field = struct.unpack_from("<H", footer, fields + 10)[0] if struct.unpack_from("<H", footer, fields)[0] > 10 else 0
     if field:
         vector = root + field
         vector += struct.unpack_from("<I", footer, vector)[0]

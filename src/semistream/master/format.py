@@ -144,8 +144,7 @@ def load_manifest(folder: Path) -> Manifest:
             raise StoreError(f"{folder / name} cannot be read ({error.strerror}); {_REMEDY}") from error
         if found != size:
             raise StoreError(
-                f"{folder / name} has {found} bytes, {size} were written: it is truncated or "
-                f"foreign; {_REMEDY}"
+                f"{folder / name} has {found} bytes, {size} were written: it is truncated or foreign; {_REMEDY}"
             )
     return manifest
 
@@ -232,9 +231,7 @@ def publish(path: Path, scratch: Path, written: Path, manifest: Manifest, keep: 
     try:
         os.rename(written, path / name)
     except OSError as error:
-        raise StoreError(
-            f"{path / name} appeared meanwhile ({error.strerror}): two builds at once"
-        ) from error
+        raise StoreError(f"{path / name} appeared meanwhile ({error.strerror}): two builds at once") from error
     try:
         sync(path)
         fresh = scratch / CURRENT

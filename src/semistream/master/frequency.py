@@ -58,9 +58,7 @@ class KeyRanks:
         codes = np.concatenate(self._codes)
         order = np.argsort(codes, kind="stable")
         codes = codes[order]
-        heads = (
-            np.flatnonzero(np.append(True, codes[1:] != codes[:-1])) if len(codes) else np.empty(0, np.int64)
-        )
+        heads = np.flatnonzero(np.append(True, codes[1:] != codes[:-1])) if len(codes) else np.empty(0, np.int64)
         counts, weights = np.concatenate(self._counts)[order], np.concatenate(self._weights)[order]
         if len(heads):
             counts, weights = np.add.reduceat(counts, heads), np.maximum.reduceat(weights, heads)
@@ -114,11 +112,7 @@ def table_fences(path: Path) -> Int64s:
 
 def weights_of(column: pa.Array, name: str) -> Floats:
     """Frequencies of a batch's rows; null counts as 0."""
-    if not (
-        pa.types.is_integer(column.type)
-        or pa.types.is_floating(column.type)
-        or pa.types.is_decimal(column.type)
-    ):
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)):
         raise SchemaError(f"the frequency column {name!r} has type {column.type}; it must be a number")
     filled = pc.fill_null(column.cast(pa.float64(), safe=False), 0.0)
     weights: Floats = np.nan_to_num(filled.to_numpy(zero_copy_only=False))

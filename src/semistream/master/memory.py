@@ -79,9 +79,7 @@ class MemoryMaster(Master):
     def may_be_null(self, column: str) -> bool:
         return bool(self.arrays[column].null_count)
 
-    def open(
-        self, columns: Sequence[str], direct: bool = False, page_rows: int | None = None
-    ) -> MemoryReader:
+    def open(self, columns: Sequence[str], direct: bool = False, page_rows: int | None = None) -> MemoryReader:
         if direct:
             raise ConfigError("direct=True reads a file past the page cache; an in-memory table has no file")
         return MemoryReader(self, columns, check_page_rows(page_rows or self.page_rows))
@@ -150,7 +148,5 @@ class MemoryReader(PageReader):
 def _one_array(column: pa.ChunkedArray) -> pa.Array:
     combined = column.combine_chunks()
     if isinstance(combined, pa.ChunkedArray):  # strings of more than 2 GB do not fit one array
-        raise ConfigError(
-            "a column of the in-memory master data holds more than 2 GB of text: build a page store"
-        )
+        raise ConfigError("a column of the in-memory master data holds more than 2 GB of text: build a page store")
     return combined

@@ -119,9 +119,7 @@ class PageMaster(Master):
         if len(offsets) != self.n_pages or starts[-1] > self.manifest.files[PAGES]["bytes"]:
             raise StoreError(f"{path} does not fit the manifest beside it: {_REMEDY}")
         by_key = self.order == "key"
-        return PageIndex(
-            starts, fences if by_key else fences[:0], continues if by_key else continues[:0], sums
-        )
+        return PageIndex(starts, fences if by_key else fences[:0], continues if by_key else continues[:0], sums)
 
     @cached_property
     def second_index(self) -> Int64s:
@@ -131,9 +129,7 @@ class PageMaster(Master):
     def may_be_null(self, column: str) -> bool:
         return self.manifest.null_counts.get(column, 1) > 0
 
-    def open(
-        self, columns: Sequence[str], direct: bool = False, page_rows: int | None = None
-    ) -> PageStoreReader:
+    def open(self, columns: Sequence[str], direct: bool = False, page_rows: int | None = None) -> PageStoreReader:
         return PageStoreReader(self, columns, direct)
 
 
@@ -220,8 +216,7 @@ class PageStoreReader(PageReader):
         done = int(result[0])
         if not done and len(pages):
             raise ConfigError(
-                f"a buffer of {buffer.nbytes} bytes is too small for one page; buffer_bytes says "
-                f"{self.buffer_bytes(1)}"
+                f"a buffer of {buffer.nbytes} bytes is too small for one page; buffer_bytes says {self.buffer_bytes(1)}"
             )
         block = self._block(base[:done], pages[:done].copy(), buffer)
         return RunRead(block, done, int(result[1]), int(result[2]))
@@ -322,9 +317,7 @@ class PageStoreReader(PageReader):
             bit = np.zeros(shape, dtype=np.int64)
             layout_pages(base, self._buffers, self._kinds, data, valid, offs)
             kind = np.arange(len(pages), dtype=np.int32)
-        return PageBlock(
-            int(rows.sum()), self.page_rows, base, rows, kind, data, valid, offs, bit, pages, keep
-        )
+        return PageBlock(int(rows.sum()), self.page_rows, base, rows, kind, data, valid, offs, bit, pages, keep)
 
 
 class _SecondIndex:

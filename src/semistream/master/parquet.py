@@ -183,17 +183,11 @@ class ParquetMaster(Master):
         if sample is None or not sample.num_rows:
             return {c.name: 16.0 if c.kind is Kind.VAR else c.width + 0.125 for c in physical.columns}
         arrays = physical.encode(sample.columns)
-        return {
-            c.name: array.nbytes / sample.num_rows for c, array in zip(physical.columns, arrays, strict=True)
-        }
+        return {c.name: array.nbytes / sample.num_rows for c, array in zip(physical.columns, arrays, strict=True)}
 
-    def open(
-        self, columns: Sequence[str], direct: bool = False, page_rows: int | None = None
-    ) -> ParquetReader:
+    def open(self, columns: Sequence[str], direct: bool = False, page_rows: int | None = None) -> ParquetReader:
         if direct:
-            raise ConfigError(
-                "direct=True does not apply to Parquet in place: build a page store with build_pages"
-            )
+            raise ConfigError("direct=True does not apply to Parquet in place: build a page store with build_pages")
         return ParquetReader(self, columns, check_page_rows(page_rows or self.page_rows))
 
 

@@ -38,9 +38,7 @@ def _open(source: Source, schema: pa.Schema | None) -> tuple[pa.Schema, Iterator
     if isinstance(source, pa.RecordBatchReader):
         return source.schema, iter(source)
     if isinstance(source, ds.Dataset):
-        return source.schema, source.to_batches(
-            batch_size=_BATCH_ROWS, batch_readahead=2, fragment_readahead=1
-        )
+        return source.schema, source.to_batches(batch_size=_BATCH_ROWS, batch_readahead=2, fragment_readahead=1)
     if not isinstance(source, Iterable):
         raise StoreError(
             f"master data cannot be read from a {type(source).__name__}; allowed are an Arrow table, reader "
@@ -55,9 +53,7 @@ def _open(source: Source, schema: pa.Schema | None) -> tuple[pa.Schema, Iterator
     return schema, batches
 
 
-def _moderate(
-    schema: pa.Schema, batches: Iterable[pa.RecordBatch], batch_bytes: int
-) -> Iterator[pa.RecordBatch]:
+def _moderate(schema: pa.Schema, batches: Iterable[pa.RecordBatch], batch_bytes: int) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         if not isinstance(batch, pa.RecordBatch):
             raise SchemaError(f"master data must come as Arrow record batches, not {type(batch).__name__}")

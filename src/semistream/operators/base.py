@@ -9,7 +9,7 @@ null keys aside, confirms hashed matches on the true key columns, builds output 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -234,7 +234,9 @@ class SemiStreamJoin(ABC):
             return []
         if self.spec.select is None:
             return [name for name in self.master.schema.names if name not in self.spec.master_on]
-        doubled = {master for stream, master in zip(self.spec.stream_on, self.spec.master_on, strict=True) if stream == master}
+        doubled = {
+            master for stream, master in zip(self.spec.stream_on, self.spec.master_on, strict=True) if stream == master
+        }
         return [name for name in dict.fromkeys(self.spec.select) if name not in doubled]
 
     def start(self, schema: pa.Schema) -> None:
@@ -294,6 +296,7 @@ class SemiStreamJoin(ABC):
     def _build(self) -> None:
         """Make the parts, now that both schemas are known."""
 
+    @abstractmethod
     def _settle(self) -> None:
         """Write the current bytes of the moving parts into the ledger."""
 
@@ -381,9 +384,7 @@ class SemiStreamJoin(ABC):
 
     # --------------------------------------------------------------------------------------- the output
 
-    def _emit(
-        self, left: Take, right: Take, a: Int64s, b: Int64s, count: int, mark: Mark
-    ) -> Iterator[pa.RecordBatch]:
+    def _emit(self, left: Take, right: Take, a: Int64s, b: Int64s, count: int, mark: Mark) -> Iterator[pa.RecordBatch]:
         """Rows of the pairs `a[i]`, `b[i]`: confirmed, marked and built as `how` asks."""
         if count == 0:
             return
@@ -474,7 +475,7 @@ class SemiStreamJoin(ABC):
             return
         yield self._with_nulls(self._stream.decode(arrays))
 
-    def _probe_cache(self, cache: Cache, chunk: Chunk, scratch: Scratch) -> Iterator[pa.RecordBatch]:
+    def _probe_cache(self, cache: Cache, chunk: Chunk, scratch: Scratch) -> Generator[pa.RecordBatch, None, int]:
         """Stream-probing phase for one chunk: hits are finished; `scratch.misses` lists the others.
 
         The generator's return value is the number of misses (use `yield from`).
@@ -503,7 +504,7 @@ class SemiStreamJoin(ABC):
         if hits and self.spec.how != "inner":
             lost = np.flatnonzero(scratch.found[: chunk.n_rows] & ~chunk.matched)
             yield from self._emit_unmatched(left, lost, len(lost))
-        return missed  # noqa: B901  (the value of `yield from`)
+        return missed
 
     # -------------------------------------------------------------------------------- snapshot, closing
 

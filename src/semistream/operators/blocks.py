@@ -1,7 +1,7 @@
 """Joins with whole pages of R in memory and tuples that wait, page by page, for the others.
 
     tuples -> which pages? (index) -> all in memory: answered there
-                                   -> else: the list of their page, or group of pages, until it is read for all of them
+                                   -> else: the list of their page, or group of pages, until that is read
 
 SSIJ and the partition-based join share this and differ in what they read when, and in what they keep of it.
 """
@@ -106,9 +106,7 @@ class BlockJoin(LookupJoin):
         """Join tuples whose pages are all in memory; the value of `yield from` says which those are."""
         resident = np.empty(count, dtype=np.bool_)
         found = int(
-            kernel.find_resident(
-                first, last, count, self.list_pages, self.cache.directory, self.utility, resident
-            )
+            kernel.find_resident(first, last, count, self.list_pages, self.cache.directory, self.utility, resident)
         )
         self.stats.cache_hits += found
         self.stats.cache_misses += count - found
@@ -133,7 +131,7 @@ class BlockJoin(LookupJoin):
         take: Take,
         mark: Mark,
     ) -> Iterator[pa.RecordBatch]:
-        """Pairs of tuples and rows on pages `low..high`; `pages` are the block's, None: the cache's directory tells."""
+        """Pairs of tuples and rows on pages `low..high` of a block (`pages` None: of the cache)."""
         scratch = self.scratch
         unit_tuples, unit_pages = scratch.misses, scratch.done
         right = self._take_block(block)
@@ -141,9 +139,7 @@ class BlockJoin(LookupJoin):
         at = np.array([0, -1], dtype=np.int64)
         while at[0] < count:
             units = int(
-                kernel.page_units(
-                    first, last, wanted, count, low, high, at, scratch.size, unit_tuples, unit_pages
-                )
+                kernel.page_units(first, last, wanted, count, low, high, at, scratch.size, unit_tuples, unit_pages)
             )
             asked = unit_pages[:units]
             if pages is None:
@@ -190,9 +186,7 @@ class BlockJoin(LookupJoin):
         yield from self._finish_chunk(chunk, np.flatnonzero(resident))
         yield from self._wait(chunk, np.flatnonzero(~resident), first // self.list_pages, first, last)
 
-    def _wait(
-        self, chunk: Chunk, ids: Int64s, lists: Int64s, first: Int64s, last: Int64s
-    ) -> Iterator[pa.RecordBatch]:
+    def _wait(self, chunk: Chunk, ids: Int64s, lists: Int64s, first: Int64s, last: Int64s) -> Iterator[pa.RecordBatch]:
         """Put tuples in their lists, and make room by reading for those that wait already."""
         start = 0
         while start < len(ids):
@@ -228,7 +222,7 @@ class BlockJoin(LookupJoin):
     def _join_lists(
         self, lists: Int64s, block: PageBlock, low: int, high: int, leave: bool
     ) -> Iterator[pa.RecordBatch]:
-        """Join the tuples of some lists with the pages `low..high` of a block; with `leave` they are done then."""
+        """Join the tuples of some lists with pages `low..high` of a block; with `leave` they are done."""
         waiting, slots = self.waiting, self.scratch.slots
         cursor = np.zeros(2, dtype=np.int64)
         while cursor[0] < len(lists):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Generator
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +51,7 @@ class CacheJoin(IndexJoin):
     """
 
     name = "cachejoin"
-    aliases: tuple[str, ...] = ("sscj",)
+    aliases: ClassVar[tuple[str, ...]] = ("sscj",)
     seed = "002 §4, 004"
 
     def __init__(
@@ -87,9 +87,9 @@ class CacheJoin(IndexJoin):
         self.budget.hold("cache", self.cache.bytes_held)
         self.stats.evicted = self.cache.evictions
 
-    def _cache_phase(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+    def _cache_phase(self, chunk: Chunk) -> Generator[pa.RecordBatch, None, int]:
         self._follow_stream(chunk.n_rows)
-        missed: int = yield from self._probe_cache(self.cache, chunk, self.scratch)  # type: ignore[misc]
+        missed = yield from self._probe_cache(self.cache, chunk, self.scratch)
         return missed
 
     def _follow_stream(self, asked: int) -> None:
@@ -128,9 +128,7 @@ class CacheJoin(IndexJoin):
             nothing = np.zeros(len(wanted), dtype=np.int64)
             self._switch(keys[wanted], nothing, nothing, tuples[wanted], None)
 
-    def _switch(
-        self, keys: Int64s, starts: Int64s, ends: Int64s, tuples: Int64s, block: PageBlock | None
-    ) -> None:
+    def _switch(self, keys: Int64s, starts: Int64s, ends: Int64s, tuples: Int64s, block: PageBlock | None) -> None:
         """Put keys into the cache, the least frequent ones making room; nobody is driven out by a rarer key."""
         cache = self.cache
         for _ in range(2):

@@ -6,13 +6,13 @@
 At least the oldest tuple leaves in every iteration, so each tuple waits a bounded time, also one whose key R lacks.
 HYBRIDJOIN, X-HYBRIDJOIN, its optimised form and the CACHEJOINs share this loop.
 
-All master tuples of a key must be seen at once. They stand side by side in an indexed store, perhaps across pages: a run
-that leaves the loaded pages is left alone unless it is the one that was asked for, which is always read to its end.
+All master tuples of a key must be seen at once. They stand side by side in an indexed store, perhaps across pages: a
+run that leaves the loaded pages is left alone unless it is the one that was asked for, which is always read to its end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -90,12 +90,12 @@ class IndexJoin(SemiStreamJoin):
         self.stats.appended += took
         return took
 
-    def _cache_phase(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+    def _cache_phase(self, chunk: Chunk) -> Generator[pa.RecordBatch, None, int]:
         """Without a cache every tuple waits. Returns the number of entries of `scratch.misses`."""
         self.scratch.misses[: chunk.n_rows] = self.scratch.every[: chunk.n_rows]
         self.stats.cache_misses += chunk.n_rows
+        yield from ()
         return chunk.n_rows
-        yield  # the signature of a generator, with nothing to give
 
     def _drain(self) -> Iterator[pa.RecordBatch]:
         while len(self.pending):
@@ -116,7 +116,7 @@ class IndexJoin(SemiStreamJoin):
         return int(peek_i64(slot))
 
     def _release_absent(self, scratch: Scratch) -> Iterator[pa.RecordBatch]:
-        """Oldest tuples whose pages were read since they came, without a match: R lacks their key, no load is needed."""
+        """Oldest tuples whose pages were read since they came, without a match: R lacks their key, no load needed."""
         if self.master.order != "key":
             return
         while len(self.pending):
@@ -181,9 +181,7 @@ class IndexJoin(SemiStreamJoin):
         if first % self.buffer_pages == 0:
             self._loaded[first // self.buffer_pages] = self._iteration
 
-    def _probe(
-        self, block: PageBlock, codes: Int64s, first: int, scratch: Scratch
-    ) -> Iterator[pa.RecordBatch]:
+    def _probe(self, block: PageBlock, codes: Int64s, first: int, scratch: Scratch) -> Iterator[pa.RecordBatch]:
         """All complete runs of the block against H_S; finished keys leave."""
         yield from self._probe_rows(block, codes, *self._complete_rows(block, codes, first), scratch)
 
@@ -271,17 +269,14 @@ class IndexJoin(SemiStreamJoin):
             position = np.zeros(1, dtype=np.int64)
             for newest in done[:count].tolist():
                 while True:
-                    size = kernel.linked_chain(
-                        self.pending.arena.state, newest, position, scratch.slots
-                    )
+                    size = kernel.linked_chain(self.pending.arena.state, newest, position, scratch.slots)
                     lost = tuple_kernel.keep_unflagged(scratch.slots, size, self.pending.layout.flag_at)
                     yield from self._emit_unmatched(self.pending.take, scratch.slots, lost)
                     if position[0] == 0:
                         break
         elif not matched and self._exact:
             self.stats.unmatched += sum(
-                int(kernel.linked_length(self.pending.arena.state, newest))
-                for newest in done[:count].tolist()
+                int(kernel.linked_length(self.pending.arena.state, newest)) for newest in done[:count].tolist()
             )
         left = self.pending.release(done, count)
         self.stats.expired += left

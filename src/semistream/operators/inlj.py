@@ -24,13 +24,13 @@ _LAST_PAGE = np.iinfo(np.int64).max
 class IndexNestedLoopJoin(LookupJoin):
     """INLJ looks every stream tuple up through the index when it comes, and reads its page for it alone.
 
-    Nothing is kept, sorted or shared: a page that a hundred tuples need is read a hundred times. So the disk sets
-    the service rate, whatever the memory and however skewed the stream. Without `direct` the operating system's
-    page cache answers most of these reads, which hides the cost but not the count.
+    Nothing is kept, sorted or shared: a page that a hundred tuples need is read a hundred times. So the disk
+    sets the service rate, whatever the memory and however skewed the stream. Without `direct` the operating
+    system's page cache answers most of these reads, which hides the cost but not the count.
 
     Needs of R: an index. Every tuple is finished by the push that brought it.
 
-    Memory: M = v_P, one page; room for more lets one call read for several tuples, one read each all the same.
+    Memory: M = v_P, one page; more lets a call read for several tuples, one read each all the same.
     Cost:   c_loop = w_S·(c_I/O(v_P) + c_H + c_S + c_O), one read a tuple.
 
     >>> import pyarrow as pa
@@ -65,9 +65,7 @@ class IndexNestedLoopJoin(LookupJoin):
         cursor = np.array([0, -1], dtype=np.int64)
         while cursor[0] < chunk.n_rows:
             count = int(
-                kernel.page_units(
-                    first, last, _EVERY, chunk.n_rows, 0, _LAST_PAGE, cursor, room, tuples, pages
-                )
+                kernel.page_units(first, last, _EVERY, chunk.n_rows, 0, _LAST_PAGE, cursor, room, tuples, pages)
             )
             start = 0
             while start < count:
@@ -77,9 +75,7 @@ class IndexNestedLoopJoin(LookupJoin):
                 self.stats.iterations += 1
         yield from self._finish_chunk(chunk, self.scratch.every[: chunk.n_rows])
 
-    def _pair_units(
-        self, chunk: Chunk, tuples: Int64s, ordinals: Int64s, block: PageBlock
-    ) -> Iterator[pa.RecordBatch]:
+    def _pair_units(self, chunk: Chunk, tuples: Int64s, ordinals: Int64s, block: PageBlock) -> Iterator[pa.RecordBatch]:
         scratch = self.scratch
         left, right, mark = self._take_chunk(chunk), self._take_block(block), self._mark_chunk(chunk)
         first_only = self._exact and not self.spec.carries_master

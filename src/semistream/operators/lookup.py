@@ -56,9 +56,7 @@ class LookupJoin(SemiStreamJoin):
             return self.buffer_pages
         return max(self.disk.bytes_held // max(self.reader.held_bytes(1), 64), 64)
 
-    def _sweep(
-        self, codes: Int64s, refs: Int64s, left: Take, mark: Mark
-    ) -> Iterator[pa.RecordBatch | FoundRuns]:
+    def _sweep(self, codes: Int64s, refs: Int64s, left: Take, mark: Mark) -> Iterator[pa.RecordBatch | FoundRuns]:
         """Join tuples (`codes`, unsorted, and what names them for `left` and `mark`) in one ordered pass.
 
         Gives output batches and, after each group of pages, what was found there, while the block is still valid.

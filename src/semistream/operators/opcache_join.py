@@ -18,7 +18,7 @@ from semistream.spec import JoinSpec
 class BufferState(Enum):
     """What a disk buffer is doing.
 
-        EMPTY --loader thread--> FULL --disk phase takes it--> BUSY --probed--> EMPTY
+    EMPTY --loader thread--> FULL --disk phase takes it--> BUSY --probed--> EMPTY
     """
 
     EMPTY = "empty"
@@ -46,8 +46,8 @@ class OPCacheJoin(PCacheJoin):
     """OP-CACHEJOIN loads one disk buffer while the disk phase probes the other.
 
     Each buffer is empty, full or busy and has a loader thread of its own. The tuple at the rear of the queue (the
-    oldest) picks the load of one, the tuple at its front (the newest) that of the other; a full buffer is probed, and as
-    soon as it is done its thread refills it. The disk phase changes over with almost no delay, so the time of a
+    oldest) picks the load of one, the tuple at its front (the newest) that of the other; a full buffer is probed, and
+    as soon as it is done its thread refills it. The disk phase changes over with almost no delay, so the time of a
     load is hidden behind that of a probe.
 
     Needs of R: an index. Exact as CACHEJOIN is; the oldest tuple still leaves with the next load that it picks.
@@ -123,8 +123,7 @@ class OPCacheJoin(PCacheJoin):
         self._request_loads()
         with self._loads:
             self._loads.wait_for(
-                lambda: self._load_error is not None
-                or any(b.state is BufferState.FULL for b in self.disk_buffers)
+                lambda: self._load_error is not None or any(b.state is BufferState.FULL for b in self.disk_buffers)
             )
             if self._load_error is not None:
                 raise self._load_error

@@ -56,23 +56,23 @@ class Batch:
 class OrderedJoin(LookupJoin):
     """ORDEREDJOIN gives its rows in exactly the order of the stream, through a cache and a waiting queue.
 
-    While nothing waits, what the cache answers goes out at once. The first tuple that it cannot answer waits, and
-    behind it all that follow, also those that the cache could answer: order is worth their delay. The queue is
-    worked off in batches: the keys that the cache lacks are read in one ordered sweep and enter the cache, so that
-    every tuple at the front has its answer there, and the least frequent keys leave before the next batch. In left
-    and anti joins unmatched tuples and those with a null key stand in their place.
+    While nothing waits, what the cache answers goes out at once. The first tuple that it cannot answer waits,
+    and behind it all that follow, also those that the cache could answer: order is worth their delay. The
+    queue is worked off in batches: the keys that the cache lacks are read in one ordered sweep and enter the
+    cache, so that every tuple at the front has its answer there, and the least frequent keys leave before the
+    next batch. In left and anti joins unmatched tuples and those with a null key stand in their place.
 
         stream -> [hit, nothing waits] ----------------------------> output in order
                -> Q ... Q -> missing keys -> sweep -> cache -> answer Q from its head
 
-    Needs of R: an index. Keys may repeat; a key whose master tuples are too many for the cache is read page by page
-    for each tuple.
+    Needs of R: an index. Keys may repeat; a key whose master tuples are too many for the cache is read page
+    by page for each tuple.
 
     Memory: M = h_Q·v_S + h_R·(v_R + entry) + buffers.
-    Cost:   c_batch = w·(c_A + c_H + c_O + c_E) + pages·c_I/O(page run), w tuples of which w_S were not cached.
+    Cost:   c_batch = w·(c_A + c_H + c_O + c_E) + pages·c_I/O(page run), w tuples in the queue.
 
-    Options: `queue_share`, the queue's part of the memory for tables (default 0.25); `batch`, tuples that wait
-    before the queue is worked off (default: as many as it holds).
+    Options: `queue_share`, the queue's part of the memory for tables (default 0.25); `batch`, tuples that
+    wait before the queue is worked off (default: as many as it holds).
 
     >>> import pyarrow as pa
     >>> from semistream import open_join
@@ -82,8 +82,8 @@ class OrderedJoin(LookupJoin):
     >>> pa.Table.from_batches(rows).to_pydict()
     {'k': [2, 7, None, 1], 'v': [20, None, None, 10]}
 
-    Paper: R. Derakhshan, A. Sattar, B. Stantic, "A new operator for efficient stream-relation join processing in
-    data streaming engines", CIKM 2013; described in the SSBJ paper, section 2.3.
+    Paper: R. Derakhshan, A. Sattar, B. Stantic, "A new operator for efficient stream-relation join processing
+    in data streaming engines", CIKM 2013; described in the SSBJ paper, section 2.3.
     """
 
     name = "orderedjoin"
@@ -100,9 +100,7 @@ class OrderedJoin(LookupJoin):
         **common: Any,
     ) -> None:
         if not 0.0 < queue_share < 0.95:
-            raise ConfigError(
-                f"queue_share={queue_share} is out of range; allowed are shares between 0 and 0.95"
-            )
+            raise ConfigError(f"queue_share={queue_share} is out of range; allowed are shares between 0 and 0.95")
         if batch is not None and batch < 1:
             raise ConfigError(f"batch={batch} is out of range; allowed are whole numbers from 1")
         self._queue_share = queue_share
@@ -129,8 +127,9 @@ class OrderedJoin(LookupJoin):
         queue_arena = Arena(int(size * 0.998) - 512, layout.slot_bytes)
         if queue_arena.extents_total < 8:
             raise BudgetError(
-                f"a budget of {self.budget.total} bytes leaves {size} for waiting tuples of {layout.slot_bytes} "
-                f"bytes; {self.name} needs at least {self.budget.total + least - size} bytes for this stream",
+                f"a budget of {self.budget.total} bytes leaves {size} for waiting tuples of "
+                f"{layout.slot_bytes} bytes; {self.name} needs at least {self.budget.total + least - size} "
+                "bytes for this stream",
                 minimum_bytes=self.budget.total + least - size,
             )
         self.queue = WaitingArea(queue_arena, layout)
@@ -164,7 +163,7 @@ class OrderedJoin(LookupJoin):
     # -------------------------------------------------------------------------------------- the stream
 
     def _push(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """As for any join, but tuples with a null key are not let through first: they too keep their place."""
+        """As for any join, but tuples with a null key are not let through first: they keep their place."""
         for start in range(0, batch.num_rows, self.chunk_rows):
             part = batch.slice(start, self.chunk_rows)
             self.stats.tuples_in += part.num_rows
@@ -211,9 +210,7 @@ class OrderedJoin(LookupJoin):
 
     def _enqueue(self, chunk: Chunk, null: Bools, start: int) -> int:
         slots = self.scratch.slots
-        took = self.queue.append(
-            chunk.codes, chunk.columns, self.scratch.every, start, chunk.n_rows - start, slots
-        )
+        took = self.queue.append(chunk.codes, chunk.columns, self.scratch.every, start, chunk.n_rows - start, slots)
         if len(null):
             kernel.mark_null_keys(slots, took, null[start:], self.queue.layout.flag_at)
         self.stats.appended += took
@@ -258,7 +255,7 @@ class OrderedJoin(LookupJoin):
                     # Row slots may have taken the extents that long values need: start afresh.
                     self._new_cache()
             else:
-                # The front tuple's key did not get in: fewer keys ask for room at once, and there is more of it.
+                # The front tuple's key did not get in: let fewer keys ask for more room.
                 most = max(most // 8, 1)
                 self.cache.evict_least(max(self.cache.keys * 3 // 4, 1))
             self._settle()
@@ -375,7 +372,7 @@ class OrderedJoin(LookupJoin):
     # -------------------------------------------------------------------------------------- the answers
 
     def _answer_queue(self, limit: int) -> Generator[pa.RecordBatch, None, int]:
-        """Answer up to `limit` tuples from the head of the queue; the value of `yield from` is how many left."""
+        """Answer up to `limit` tuples from the head of the queue; returns how many left."""
         only = np.zeros(1, dtype=np.int64)
         cursor = np.zeros(2, dtype=np.int64)
         scratch, queue = self.scratch, self.queue
@@ -416,7 +413,7 @@ class OrderedJoin(LookupJoin):
         return int(cursor[0])
 
     def _answer_from_pages(self) -> Iterator[pa.RecordBatch]:
-        """The front tuple's key has too many master tuples to be cached: page after page for this tuple alone."""
+        """The front tuple's key has too many master tuples to be cached: page after page for it alone."""
         slots = np.array([self.queue.head()], dtype=np.int64)
         code = peek_i64(int(slots[0]))
         batch = self._batch_of_slots(slots, np.array([code], dtype=np.int64))
@@ -444,7 +441,8 @@ class OrderedJoin(LookupJoin):
             )
             listed = min(int(ends[0] - starts[0]), self._most_rows)
             for start in range(0, listed, self.scratch.size):
-                rows = int(starts[0]) + np.arange(start, min(start + self.scratch.size, listed), dtype=np.int64)
+                count = min(self.scratch.size, listed - start)
+                rows = starts[0] + start + np.arange(count, dtype=np.int64)
                 left = np.repeat(slots, len(rows))
                 yield from self._emit_in_order(batch, self._take_block(block), left, rows, len(rows))
             page += len(block.pages)
@@ -491,9 +489,7 @@ class OrderedJoin(LookupJoin):
 
         return Batch(slots, codes, null, count, self.queue.take, mark, matched)
 
-    def _emit_in_order(
-        self, batch: Batch, right: Take, a: Int64s, b: Int64s, count: int
-    ) -> Iterator[pa.RecordBatch]:
+    def _emit_in_order(self, batch: Batch, right: Take, a: Int64s, b: Int64s, count: int) -> Iterator[pa.RecordBatch]:
         """Rows of the pairs `a[i]`, `b[i]` in their order; `b[i]` NO_ROW is the tuple as it is unmatched."""
         if count == 0:
             return
@@ -527,9 +523,7 @@ class OrderedJoin(LookupJoin):
         if len(real):
             yield pa.RecordBatch.from_arrays(columns, schema=self.output_schema)
 
-    def _confirmed(
-        self, batch: Batch, a: Int64s, real: Bools, lefts: list[pa.Array], rights: list[pa.Array]
-    ) -> Bools:
+    def _confirmed(self, batch: Batch, a: Int64s, real: Bools, lefts: list[pa.Array], rights: list[pa.Array]) -> Bools:
         """Which rows stay, now that the true keys of hashed matches are compared."""
         how = self.spec.how
         keys = self._decoded_keys(self._stream, lefts, self._key_at)

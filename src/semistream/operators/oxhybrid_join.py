@@ -80,9 +80,7 @@ class OptimisedXHybridJoin(IndexJoin):
         **common: Any,
     ) -> None:
         if not 0.0 <= cache_share < 0.95:
-            raise ConfigError(
-                f"cache_share={cache_share} is out of range; allowed are shares from 0 and below 0.95"
-            )
+            raise ConfigError(f"cache_share={cache_share} is out of range; allowed are shares from 0 and below 0.95")
         self._cache_share = cache_share
         super().__init__(master, spec, budget_bytes, **common)
 

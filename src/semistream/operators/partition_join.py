@@ -22,39 +22,44 @@ Int64s = npt.NDArray[np.int64]
 _PARTITION_BYTES = 256 << 10
 _LEAST_PARTITIONS = 16
 _DEADLINE_FILLS = 10
-_NOBODY = -1
+#: no arrival: restored tuples came before the first one, so any number from here up may be one
+_NOBODY = np.iinfo(np.int64).min
+_FREE = -1
 
 
 class PartitionJoin(BlockJoin):
     """PARTITIONJOIN cuts R into ranges of pages and joins at once what falls on a partition in memory.
 
-    Other tuples wait in the area of their partition. When all areas together are full, the partition with the most
-    waiting tuples is loaded, joined with all of them, and kept if it is more useful than the least useful one in memory,
-    whose place it takes. In the paper a tuple of an unpopular partition may wait for ever; here a partition whose
-    oldest tuple has waited for `deadline` further stream tuples is loaded first, whoever else waits.
+    Other tuples wait in the area of their partition. When all areas together are full, the partition with the
+    most waiting tuples is loaded, joined with all of them, and kept if it is more useful than the least
+    useful one in memory, whose place it takes. In the paper a tuple of an unpopular partition may wait for
+    ever; here a partition whose oldest tuple has waited for `deadline` further stream tuples is loaded first,
+    whoever else waits.
 
-        stream -> partition directory -> in memory: page -> row            (two levels)
-                                      -> else: waiting area of the partition -> loaded by number, or by deadline
+        stream -> partition directory -> in memory: page -> row    (two levels)
+                                      -> else: waiting area of the partition -> most waiting, or overdue: load
 
-    Needs of R: an index; a range of R is a partition, so with R in key order neighbouring keys are read together.
-    A run of equal keys may cross partitions.
+    Needs of R: an index; a range of R is a partition, so with R in key order neighbouring keys are read
+    together. A run of equal keys may cross partitions.
 
-    Memory: M = h_S·v_S + l·v_P + 36 bytes a partition + 4 bytes a page, l partitions in memory.
+    Memory: M = h_S·v_S + l·v_P + 32 bytes a partition + 4 bytes a page, l partitions in memory.
     Cost:   c_loop = c_I/O(partition) + w·(c_H + c_A) + w_N·c_O + w_S·(c_H + c_O + c_E).
 
     Options: `cache_share`, the part of the memory for tables that partitions in memory get (default 0.5);
-    `partition_pages`, pages a partition (default: 256 KiB of them, but at least 16 partitions); `deadline`, in stream
-    tuples after a tuple's own, looked at after each chunk (default: ten times what the waiting area holds).
+    `partition_pages`, pages a partition (default: 256 KiB of them, but at least 16 partitions); `deadline`,
+    in stream tuples after a tuple's own, looked at after each chunk (default: ten times what the waiting area
+    holds).
 
     >>> import pyarrow as pa
     >>> from semistream import open_join
-    >>> with open_join("partitionjoin", master=pa.table({"k": [1, 2], "v": [10, 20]}), on="k", memory="1MB") as join:
+    >>> master = pa.table({"k": [1, 2], "v": [10, 20]})
+    >>> with open_join("partitionjoin", master=master, on="k", memory="1MB") as join:
     ...     rows = [*join.push(pa.record_batch({"k": [2, 7]})), *join.drain()]
     >>> pa.Table.from_batches(rows).to_pydict()
     {'k': [2], 'v': [20]}
 
-    Paper: A. Chakraborty, A. Singh, "A partition-based approach to support streaming updates over persistent data in
-    an active datawarehouse", IPDPS 2009; described in the SSBJ paper, section 2.3.
+    Paper: A. Chakraborty, A. Singh, "A partition-based approach to support streaming updates over persistent
+    data in an active datawarehouse", IPDPS 2009; described in the SSBJ paper, section 2.3.
     """
 
     name = "partitionjoin"
@@ -94,7 +99,7 @@ class PartitionJoin(BlockJoin):
         #: number of the stream tuple that waits longest in each list
         self.oldest = np.full(self.n_lists, _NOBODY, dtype=np.int64)
         #: partition in each place of the cache
-        self.resident = np.full(self.cache.n_frames // self.list_pages, _NOBODY, dtype=np.int64)
+        self.resident = np.full(self.cache.n_frames // self.list_pages, _FREE, dtype=np.int64)
 
     def _consume(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         if self.reader.n_pages == 0:
@@ -163,7 +168,7 @@ class PartitionJoin(BlockJoin):
         before = int(self.resident[place])
         if before == partition:
             return -1
-        if before != _NOBODY:
+        if before != _FREE:
             if worth[place] >= self.utility[partition]:
                 return -1
             self.stats.evicted += 1

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -62,7 +62,7 @@ class PCacheJoin(CacheJoin):
     """
 
     name = "pcachejoin"
-    aliases = ()
+    aliases: ClassVar[tuple[str, ...]] = ()
     seed = "004"
     scratches = 2
 
@@ -154,7 +154,7 @@ class PCacheJoin(CacheJoin):
                 try:
                     outputs.append(next(phase))
                 except StopIteration as stop:
-                    missed: int = stop.value
+                    missed = int(stop.value)
                     break
         yield from outputs
         yield from self._collect_ready()
@@ -217,7 +217,15 @@ class PCacheJoin(CacheJoin):
             while not self._resting and self._error is None:
                 self._control.wait()
         counts, mine = self._disk_counts, self._counts
-        for name in ("finished", "unmatched", "appended", "expired", "frequency_checks", "switched", "iterations"):
+        for name in (
+            "finished",
+            "unmatched",
+            "appended",
+            "expired",
+            "frequency_checks",
+            "switched",
+            "iterations",
+        ):
             setattr(mine, name, getattr(mine, name) + getattr(counts, name))
             setattr(counts, name, 0)
         mine.master_rows_probed += counts.master_rows_probed
@@ -261,9 +269,7 @@ class PCacheJoin(CacheJoin):
                     return False
                 item = next(iter(self.intermediate))
             rest = item.chunk.n_rows - item.taken
-            item.taken += self._admit(
-                item.chunk, self.disk_scratch.every, item.taken, rest, self.disk_scratch.slots
-            )
+            item.taken += self._admit(item.chunk, self.disk_scratch.every, item.taken, rest, self.disk_scratch.slots)
             if item.taken < item.chunk.n_rows:
                 if not len(self.pending):
                     raise self._too_small()

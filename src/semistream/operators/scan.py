@@ -9,7 +9,7 @@ needed. MESHJOIN, R-MESHJOIN, SSJ and SSBJ share this loop and differ in what th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -82,17 +82,17 @@ class ScanJoin(SemiStreamJoin):
             stalled = 0 if took else stalled + 1
             if stalled > 2 * self.k + 4:
                 raise BudgetError(
-                    f"not even one waiting tuple fits the budget of {self.budget.total} bytes: give the join more memory"
+                    f"not even one waiting tuple fits the budget of {self.budget.total} bytes: give more memory"
                 )
             if took < wanted or self.open_count >= self.chunk_target:
                 yield from self._step()
 
-    def _cache_phase(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+    def _cache_phase(self, chunk: Chunk) -> Generator[pa.RecordBatch, None, int]:
         """Without a cache every tuple waits. Returns the number of entries of `scratch.misses`."""
         self.scratch.misses[: chunk.n_rows] = self.scratch.every[: chunk.n_rows]
         self.stats.cache_misses += chunk.n_rows
+        yield from ()
         return chunk.n_rows
-        yield  # the signature of a generator, with nothing to give
 
     def _drain(self) -> Iterator[pa.RecordBatch]:
         while len(self.pending):
@@ -141,9 +141,7 @@ class ScanJoin(SemiStreamJoin):
         scratch = self.scratch
         while cursor[0] < block.n_rows:
             count = self.pending.probe(self.disk.codes, block.n_rows, cursor, scratch.left, scratch.right)
-            yield from self._emit(
-                self.pending.take, right, scratch.left, scratch.right, count, self._mark_slots
-            )
+            yield from self._emit(self.pending.take, right, scratch.left, scratch.right, count, self._mark_slots)
 
     def _mark_slots(self, slots: Int64s, count: int) -> Bools:
         first = np.empty(count, dtype=np.bool_)

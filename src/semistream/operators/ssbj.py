@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from enum import Enum
 from typing import Any
 
@@ -25,6 +25,7 @@ from semistream.spec import JoinSpec
 
 EVICTION_CYCLES = 10
 _FIRST_DIRECTORY = 0.04
+_STEPS_AHEAD = 8
 _FILTER_TRIAL = 1 << 16
 
 
@@ -56,8 +57,9 @@ class SSBJ(ScanJoin):
     Decisions where the paper is silent. m is counted with each waiting tuple, not with its key: a tuple meets all
     of R before it leaves, so the count is then complete, which that of a key that came in mid-cycle is not. The
     inequality is evaluated once, before the switching cycle, so that either all of a key's tuples are collected or
-    none; a key that got in by a lucky sample of n is judged again after its first three cycles. Bytes are the real ones, directory entries included; so that the many rare absent keys need no entry each,
-    a Bloom filter of R's keys is filled during the first cycle, and dropped when the stream has no absent keys.
+    none; a key that got in by a lucky sample of n is judged again after its first three cycles. Bytes are the real
+    ones, directory entries included; so that the many rare absent keys need no entry each, a Bloom filter of R's keys
+    is filled during the first cycle, and dropped when the stream has no absent keys.
 
     Needs of R: nothing. Exact for many-to-many; optimal in memory for any distribution (Theorem 1).
 
@@ -96,8 +98,7 @@ class SSBJ(ScanJoin):
 
     def _build_tables(self, arena: Arena) -> None:
         self._total = self.budget.spare
-        row_slot = self._master_layout.slot_bytes
-        self.resident = 0 < self.reader.n_rows and resident_bytes(self) <= self._total
+        self.resident = self.reader.n_rows > 0 and resident_bytes(self) <= self._total
         self.rc = 0
         self.state = CycleState.PHASE_OUT
         self._planned = 0
@@ -135,8 +136,10 @@ class SSBJ(ScanJoin):
         return max(self._planned - collected, 0)
 
     def _share_out(self) -> None:
-        """The pending table may take what the cache leaves, less what the next two steps may collect."""
-        ahead = 2 * self._to_collect // max(self.k, 1) + 2 * self.cache.arena.extent_bytes + self._growth_bytes
+        """The pending table may take what the cache leaves, less what the next few steps may collect."""
+        steps_left = max(self.k - self.position, 1)
+        ahead = self._to_collect * min(_STEPS_AHEAD, steps_left) // steps_left
+        ahead += 2 * self.cache.arena.extent_bytes + self._growth_bytes
         self.pending.limit_bytes = self._total - self.cache.bytes_held - self._block_bytes - ahead
         self.cache.limit_bytes = self._total - self.pending.bytes_held - self._block_bytes
 
@@ -161,14 +164,14 @@ class SSBJ(ScanJoin):
         if not self.resident:
             yield from super()._consume(chunk)
             return
-        missed: int = yield from self._probe_cache(self.cache, chunk, self.scratch)  # type: ignore[misc]
+        missed = yield from self._probe_cache(self.cache, chunk, self.scratch)
         self.stats.cache_hits += missed
         self.stats.cache_misses -= missed
         self.stats.finished += missed
         yield from self._emit_unmatched(self._take_chunk(chunk), self.scratch.misses, missed)
 
-    def _cache_phase(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
-        missed: int = yield from self._probe_cache(self.cache, chunk, self.scratch)  # type: ignore[misc]
+    def _cache_phase(self, chunk: Chunk) -> Generator[pa.RecordBatch, None, int]:
+        missed = yield from self._probe_cache(self.cache, chunk, self.scratch)
         if self.filter is None or not self.filter.ready or missed == 0:
             return missed
         absent = self.scratch.done
@@ -261,10 +264,11 @@ class SSBJ(ScanJoin):
         if self.filter is not None and not self.filter.ready:
             self.filter.add(self.disk.codes, block.n_rows)
         if self.state is CycleState.SWITCHING:
+            keys = int(self.cache.state[cache_kernel.C_SWITCHING_KEYS])
             taken = collect_rows(self.cache, block, self.disk.codes, self.scratch.slots, make_room=False)
             self.stats.switched += taken
-            if self.cache.state[cache_kernel.C_SWITCHING_KEYS] == 0:
-                self._planned = 0
+            if keys:
+                self._planned = self._planned * int(self.cache.state[cache_kernel.C_SWITCHING_KEYS]) // keys
 
     def _evict(self, cycles: int, probation: bool) -> None:
         """Keys that have become too rare, or never were frequent enough, go back to the disk phase."""

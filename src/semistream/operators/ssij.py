@@ -26,19 +26,20 @@ class SSIJ(BlockJoin):
 
         pending phase: input buffer, until `input_tuples` are there
         online phase:  probe the cached blocks -> hits are output, misses go to the stream buffer
-        join phase:    once the stream buffer is full: read the blocks it needs in disk order, join, all tuples leave
+        join phase:    stream buffer full -> read the blocks it needs in disk order, join, all leave
 
-    Each block of R has a utility counter, the tuples it could answer lately; a block that was read takes the place
-    of the cached one with the least utility if its own is higher. A block is cached whole, rare tuples and all.
+    Each block of R has a utility counter, the tuples it could answer lately; a block that was read takes the
+    place of the cached one with the least utility if its own is higher. A block is cached whole, rare tuples
+    and all.
 
     Needs of R: an index. Keys may repeat: a key is a hit when all blocks of its run are cached.
 
     Memory: M = h_S·v_S + l·v_P + 24 bytes a block of R, cache of l blocks.
     Cost:   c_loop = w·(c_H + c_A) + w_N·c_O + blocks·c_I/O(v_P) + w_S·(c_H + c_O + c_E).
 
-    Options: `cache_share`, the cache's part of the memory for tables (default 0.5); `input_tuples`, the threshold of
-    the input buffer (default: a chunk; a longer batch is its own input buffer); `stream_tuples`, that of the stream
-    buffer (default: what it holds).
+    Options: `cache_share`, the cache's part of the memory for tables (default 0.5); `input_tuples`, the
+    threshold of the input buffer (default: a chunk; a longer batch is its own input buffer); `stream_tuples`,
+    that of the stream buffer (default: what it holds).
 
     >>> import pyarrow as pa
     >>> from semistream import open_join
@@ -47,8 +48,8 @@ class SSIJ(BlockJoin):
     >>> pa.Table.from_batches(rows).to_pydict()
     {'k': [2], 'v': [20]}
 
-    Paper: M. A. Bornea, A. Deligiannakis, Y. Kotidis, V. Vassalos, "Semi-streamed index join for near-real time
-    execution of ETL transformations", ICDE 2011; described in the SSBJ paper, section 2.3.
+    Paper: M. A. Bornea, A. Deligiannakis, Y. Kotidis, V. Vassalos, "Semi-streamed index join for near-real
+    time execution of ETL transformations", ICDE 2011; described in the SSBJ paper, section 2.3.
     """
 
     name = "ssij"

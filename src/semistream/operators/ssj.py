@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
@@ -89,8 +89,8 @@ class SSJ(ScanJoin):
         self.budget.hold("cache", self.cache.bytes_held)
         self.stats.evicted = self.cache.evictions
 
-    def _cache_phase(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
-        missed: int = yield from self._probe_cache(self.cache, chunk, self.scratch)  # type: ignore[misc]
+    def _cache_phase(self, chunk: Chunk) -> Generator[pa.RecordBatch, None, int]:
+        missed = yield from self._probe_cache(self.cache, chunk, self.scratch)
         return missed
 
     def _after_probe(self, block: PageBlock) -> None:
@@ -108,9 +108,7 @@ class SSJ(ScanJoin):
             )
         )
         self.stats.frequency_checks += block.n_rows
-        self.stats.switched += collect_rows(
-            self.cache, block, self.disk.codes, self.scratch.slots, make_room=True
-        )
+        self.stats.switched += collect_rows(self.cache, block, self.disk.codes, self.scratch.slots, make_room=True)
 
     def _begin_cycle(self) -> None:
         """Show the keys that were collected, then open entries for those that were named, the most frequent first.

@@ -73,7 +73,7 @@ class SweepJoin(LookupJoin):
         row_slot = self._master_layout.slot_bytes
         arena = self._make_arena(row_slot)
         room = self.budget.spare
-        self.resident = 0 < self.reader.n_rows and resident_bytes(self) <= room
+        self.resident = self.reader.n_rows > 0 and resident_bytes(self) <= room
         if self.resident:
             self.cache = load_all(self, arena)
         else:
@@ -90,7 +90,7 @@ class SweepJoin(LookupJoin):
         self.stats.evicted = self.cache.evictions
 
     def _consume(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
-        missed: int = yield from self._probe_cache(self.cache, chunk, self.scratch)  # type: ignore[misc]
+        missed = yield from self._probe_cache(self.cache, chunk, self.scratch)
         ids = self.scratch.misses[:missed].copy()
         if self.resident or self.reader.n_pages == 0:
             self.stats.cache_hits += missed
@@ -106,16 +106,14 @@ class SweepJoin(LookupJoin):
         yield from self._finish_chunk(chunk, ids)
 
     def _admit(self, found: FoundRuns) -> None:
-        """Offer what was read to the cache: all of it until the cache was full once, then only what is more frequent."""
+        """Offer what was read to the cache: all of it until the cache was full once, then what is more frequent."""
         cache = self.cache
         estimates = self.sketch.add(found.codes, found.tuples)
         rest = np.flatnonzero(estimates > self._level)
         for _ in range(2):
             if len(rest) == 0:
                 return
-            dealt = cache.admit(
-                found.codes[rest], found.starts[rest], found.ends[rest], estimates[rest], found.block
-            )
+            dealt = cache.admit(found.codes[rest], found.starts[rest], found.ends[rest], estimates[rest], found.block)
             self.stats.switched += dealt
             rest = rest[dealt:]
             rest = rest[estimates[rest] > self._level]

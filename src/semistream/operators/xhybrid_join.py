@@ -70,9 +70,7 @@ class XHybridJoin(IndexJoin):
         **common: Any,
     ) -> None:
         if pinned_pages is not None and pinned_pages < 1:
-            raise ConfigError(
-                f"pinned_pages={pinned_pages} is out of range; allowed are whole numbers from 1"
-            )
+            raise ConfigError(f"pinned_pages={pinned_pages} is out of range; allowed are whole numbers from 1")
         self._pinned_pages = pinned_pages
         super().__init__(master, spec, budget_bytes, **common)
 
@@ -88,9 +86,7 @@ class XHybridJoin(IndexJoin):
 
     def _build_tables(self, arena: Arena) -> None:
         super()._build_tables(arena)
-        self.pinned = DiskBuffer(
-            self.reader, min(self._pinned_pages or self.buffer_pages, self.reader.n_pages)
-        )
+        self.pinned = DiskBuffer(self.reader, min(self._pinned_pages or self.buffer_pages, self.reader.n_pages))
         self._pinned_block = self.pinned.load(0, self.pinned.n_pages)
         # R's first run begins here, so only the last one can be cut.
         _, self._pinned_rows = self._complete_rows(self._pinned_block, self.pinned.codes, 0)

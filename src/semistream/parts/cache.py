@@ -115,9 +115,7 @@ class Cache:
         """Physical master columns of cached rows."""
         return take_rows(self.layout, rows, start, count, self.arena.state, self.nulls_seen)
 
-    def admit(
-        self, codes: Int64s, starts: Int64s, ends: Int64s, counts: Int64s, block: Paged | None
-    ) -> int:
+    def admit(self, codes: Int64s, starts: Int64s, ends: Int64s, counts: Int64s, block: Paged | None) -> int:
         """Admit keys in order while they fit; run r is rows `starts[r]..ends[r]` of the block, all the key has.
 
         Without a block all runs are empty: keys known to be absent. Returns how many runs were dealt with (keys

@@ -1,7 +1,7 @@
 """Absence without an entry a key: a Bloom filter of R's keys, filled while R is scanned for the first time.
 
-The optimum of the cache inequality counts a key that R lacks as free (m = 0). A directory entry for each is not, and the
-rare ones never pay for theirs. A few bits a key of R answer nearly all of them.
+The optimum of the cache inequality counts a key that R lacks as free (m = 0). A directory entry for each is not, and
+the rare ones never pay for theirs. A few bits a key of R answer nearly all of them.
 """
 
 from __future__ import annotations

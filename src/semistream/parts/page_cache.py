@@ -1,6 +1,7 @@
 """A cache of whole pages: what SSIJ and the partition-based join keep of R in memory.
 
-Pages are copied into frames as they are, so a row is found and gathered there just as in a block that was read.
+Pages are copied into frames as they are, so a row is found and gathered there just as in a block that was
+read.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ DIRECTORY_BYTES = 4
 class PageCache:
     """Frames with room for any page each; kernels see them as a block whose page p is frame p.
 
-    A table in memory is its own copy: its pages are pointed at, and charged with `page_bytes` as if they were copied.
+    A table in memory is its own copy: its pages are pointed at, and charged with `page_bytes` as if they were
+    copied.
     """
 
     def __init__(self, reader: PageReader, limit_bytes: int, page_bytes: float) -> None:
@@ -45,9 +47,7 @@ class PageCache:
         self.base = np.zeros(count, dtype=np.int64)
         self.rows = np.zeros(count, dtype=np.int32)
         self.kind = np.arange(count, dtype=np.int32)
-        self.data, self.valid, self.offs, self.bit = (
-            np.full((count, columns), -1, dtype=np.int64) for _ in range(4)
-        )
+        self.data, self.valid, self.offs, self.bit = (np.full((count, columns), -1, dtype=np.int64) for _ in range(4))
         #: page in each frame, and frame of each page; -1: none
         self.pages = np.full(count, -1, dtype=np.int64)
         self.directory = np.full(reader.n_pages, -1, dtype=np.int32)

@@ -11,6 +11,7 @@ from semistream.kernels import arena as arena_kernel
 from semistream.kernels import fifo, linked
 from semistream.kernels import rows as row_kernel
 from semistream.kernels.rows import NIL
+from semistream.kernels.tuples import hash32
 from semistream.parts.arena import Arena, Pool, block_pool
 
 Int64s = npt.NDArray[np.int64]
@@ -183,9 +184,7 @@ class FifoPending(_Pending):
     def probe(self, codes: Int64s, stop: int, cursor: Int64s, slots: Int64s, rows: Int64s) -> int:
         """Pairs of waiting tuples and master rows until the buffers are full (see the kernel)."""
         return int(
-            fifo.fifo_probe(
-                codes, stop, self.buckets, self.arena.state, cursor, slots, rows, self.layout.counter_at
-            )
+            fifo.fifo_probe(codes, stop, self.buckets, self.arena.state, cursor, slots, rows, self.layout.counter_at)
         )
 
     def front(self, count: int, slots: Int64s) -> int:
@@ -272,7 +271,7 @@ class LinkedPending(_Pending):
 
     def chain_of(self, code: int) -> int:
         """Newest slot of a key's chain, or 0."""
-        at = linked.find(self.directory, self.arena.state, linked.hash32(code), code)
+        at = linked.find(self.directory, self.arena.state, hash32(code), code)
         return 0 if at < 0 else self._slot(int(self.directory[at]) & 0xFFFFFFFF)
 
     def release(self, done: Int64s, count: int) -> int:

@@ -22,7 +22,7 @@ def collect_rows(cache: Cache, block: PageBlock, codes: Int64s, slots: Int64s, m
     """Take the rows of switching keys out of a block; returns how many.
 
     When no slot is left, the least frequent cached keys make room if `make_room`; else, and when that does not help,
-    the keys being collected are given up: half a key must not be cached.
+    some of the keys being collected are given up, rows and all: half a key must not be cached.
     """
     if cache.state[kernel.C_SWITCHING_KEYS] == 0:
         return 0
@@ -52,17 +52,26 @@ def collect_rows(cache: Cache, block: PageBlock, codes: Int64s, slots: Int64s, m
             return taken
         if filled == 0 or cursor[1] == 1:
             evictable = cache.keys - int(cache.state[kernel.C_SWITCHING_KEYS])
-            if not make_room or evictable == 0:
-                give_up(cache)
+            if make_room and evictable:
+                cache.evict_least(max(evictable // 50, 64))
+            elif not _give_up_some(cache, int(cursor[0])):
                 return taken
-            cache.evict_least(max(evictable // 50, 64))
 
 
-def give_up(cache: Cache) -> None:
-    """Forget the keys that could not be collected completely."""
+def _give_up_some(cache: Cache, salt: int) -> bool:
+    """Forget about an eighth of the keys being collected, all of them when they are few; False when none is left."""
+    few = cache.state[kernel.C_SWITCHING_KEYS] <= 8
     kernel.cache_drop_switching(
-        cache.entries, cache.arena.state, cache.pool.state, cache.state, cache.blocks.state, cache.layout.chain_at
+        cache.entries,
+        cache.arena.state,
+        cache.pool.state,
+        cache.state,
+        cache.blocks.state,
+        cache.layout.chain_at,
+        2**32 if few else 2**29,
+        salt,
     )
+    return bool(cache.state[kernel.C_SWITCHING_KEYS] > 0)
 
 
 def _room(cache: Cache, longest: int, most: int) -> int:

@@ -1,4 +1,4 @@
-"""The waiting area: stream tuples in one queue, or in a list for each group of pages that will be read for them."""
+"""The waiting area: stream tuples in one queue, or in a list for each group of pages they wait for."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class WaitingArea(_Pending):
         )
 
     def move(self, slots: Int64s, lists: Int64s, first: Int64s, last: Int64s) -> None:
-        """Put tuples that were collected from a list in other lists; the old one is to be cleared by the caller."""
+        """Put tuples collected from one list in others; the caller clears the old one."""
         kernel.lists_move(
             slots,
             lists,
@@ -127,9 +127,7 @@ class WaitingArea(_Pending):
 
     def free(self, slots: Int64s, count: int) -> None:
         """Tuples leave; the lists they stood in must be cleared or cut by the caller."""
-        kernel.free_slots(
-            slots, count, self.arena.state, self.pool.state, self.blocks.state, self.layout.chain_at
-        )
+        kernel.free_slots(slots, count, self.arena.state, self.pool.state, self.blocks.state, self.layout.chain_at)
 
     def clear(self, lists: Int64s) -> None:
         """Forget lists whose tuples have left."""

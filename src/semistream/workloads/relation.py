@@ -15,12 +15,9 @@ from semistream.workloads.counter import below, scatter, stream_seed, words
 from semistream.workloads.zipf import zipf_keys
 
 KEY = "k"
-MASTER_SCHEMA = pa.schema(
-    [pa.field(KEY, pa.int64())] + [pa.field(f"m{i:02d}", pa.int64()) for i in range(1, 15)]
-)
-STREAM_SCHEMA = pa.schema(
-    [pa.field(KEY, pa.int64()), pa.field("seq", pa.int64()), pa.field("qty", pa.int32())]
-)
+MASTER_SCHEMA = pa.schema([pa.field(KEY, pa.int64())] + [pa.field(f"m{i:02d}", pa.int64()) for i in range(1, 15)])
+_STREAM_COLUMNS = ((KEY, pa.int64()), ("seq", pa.int64()), ("qty", pa.int32()))
+STREAM_SCHEMA = pa.schema([pa.field(name, kind, nullable=False) for name, kind in _STREAM_COLUMNS])
 MASTER_ROW_BYTES = 120
 STREAM_ROW_BYTES = 20
 

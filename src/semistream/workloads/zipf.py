@@ -95,7 +95,5 @@ def zipf_probabilities(n_keys: int, exponent: float) -> np.ndarray:
 def key_probabilities(n_keys: int, exponent: float, hot_seed: int) -> np.ndarray:
     """Probability of each key of [0, n_keys) in the stream that `zipf_keys` makes with that seed."""
     by_key = np.empty(n_keys, dtype=np.float64)
-    by_key[scatter(np.arange(n_keys, dtype=np.int64), n_keys, hot_seed)] = zipf_probabilities(
-        n_keys, exponent
-    )
+    by_key[scatter(np.arange(n_keys, dtype=np.int64), n_keys, hot_seed)] = zipf_probabilities(n_keys, exponent)
     return by_key
