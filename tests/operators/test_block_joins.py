@@ -1,4 +1,4 @@
-"""What INLJ, SSIJ and the partition-based join promise besides the result: whose reads, when, and what wait."""
+"""What INLJ, SSIJ and the partition-based join promise besides the result: whose reads, when, what wait."""
 
 from __future__ import annotations
 
@@ -149,7 +149,8 @@ def test_partition_with_the_most_waiting_tuples_is_loaded_first(make_master: Mak
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("pages", [1, 3, 1000])
 def test_runs_cross_partitions(how: str, pages: int, make_master: MakeMaster) -> None:
-    master = pa.table({"k": np.repeat(np.arange(40), RNG.integers(1, 60, 40)), "m": 1})
+    master = pa.table({"k": np.repeat(np.arange(40), RNG.integers(1, 60, 40))})
+    master = master.append_column("m", pa.array(np.arange(master.num_rows)))
     stream = stream_of(RNG.integers(-2, 44, 900))
     for form in ("pages", "direct", "frequency"):
         opened = make_master(master, "k", form, page_rows=PAGE_ROWS)

@@ -150,6 +150,9 @@ def read_each(fd, tuples, pages, count, starts, address, capacity, align, base, 
             size = wider
             end = starts[pages[after] + 1]
             after += 1
+        if room > 0 and after < count and tuples[after] == tuples[unit]:
+            # An empty buffer takes more of this tuple's pages at once.
+            return
         got = 0
         while got < end - low:
             now = _pread(fd, address + room + got, size - got, low + got)
