@@ -155,7 +155,7 @@ def test_runs_cross_partitions(how: str, pages: int, make_master: MakeMaster) ->
     for form in ("pages", "direct", "frequency"):
         opened = make_master(master, "k", form, page_rows=PAGE_ROWS)
         arguments = {"how": how, "partition_pages": pages, **opened}
-        with open_join("partitionjoin", on="k", memory="300KB", **arguments) as join:
+        with open_join("partitionjoin", on="k", memory="600KB", **arguments) as join:
             actual = run_join(join, split(stream, 70))
         assert_same_rows(actual, reference_join(stream, master, "k", how))
 

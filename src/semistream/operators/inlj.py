@@ -56,6 +56,9 @@ class IndexNestedLoopJoin(LookupJoin):
     def _build(self) -> None:
         """Nothing is kept between tuples."""
 
+    def _settle(self) -> None:
+        """Nothing grows or shrinks."""
+
     def _consume(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         self.stats.cache_misses += chunk.n_rows
         # One look-up a tuple, in arrival order: not even the index is shared.

@@ -201,6 +201,9 @@ class LookupJoin(SemiStreamJoin):
             lost = ids[~chunk.matched[ids]]
             yield from self._emit_unmatched(self._take_chunk(chunk), lost, len(lost))
 
+    def _settle(self) -> None:
+        """Nothing moves between two batches unless there is a cache."""
+
     def _drain(self) -> Iterator[pa.RecordBatch]:
         return iter(())
 

@@ -35,7 +35,9 @@ Flags = Callable[[Int64s], Bools]
 
 _NO_NULLS = np.empty(0, dtype=np.bool_)
 _ALL_ROWS = np.iinfo(np.int64).max
-_PLAN_BYTES_A_CODE = 96
+#: bytes of the access plan a missing key: code, pages and rows, and all of it once more where page order is another
+_PLAN_BYTES, _REORDER_BYTES = 56, 40
+_PLAN_SHARE = 0.12
 _WINDOW_PER_KEY = 5
 _ANSWER_SHARE = 0.25
 
@@ -135,10 +137,12 @@ class OrderedJoin(LookupJoin):
         self.queue = WaitingArea(queue_arena, layout)
         self.budget.hold("queue table", queue_arena.table_bytes)
         spare -= size
-        codes = min(max(int(spare * 0.05) // _PLAN_BYTES_A_CODE, 16), 1 << 18)
+        a_code = _PLAN_BYTES + (_REORDER_BYTES if self.master.order != "key" else 0)
+        wanted = int(_ANSWER_SHARE * spare / Cache.key_bytes(row_slot))
+        codes = min(max(min(wanted, int(_PLAN_SHARE * spare) // a_code), 16), 1 << 20)
         self._missing = np.empty(codes, dtype=np.int64)
-        self.budget.hold("access plan", codes * _PLAN_BYTES_A_CODE)
-        spare -= codes * _PLAN_BYTES_A_CODE
+        self.budget.hold("access plan", codes * a_code)
+        spare -= codes * a_code
         keys = max(int(0.98 * spare / Cache.key_bytes(row_slot)), 8)
         self._cache_bytes, self._cache_keys = spare - 1024, keys
         self._new_cache()
@@ -284,9 +288,8 @@ class OrderedJoin(LookupJoin):
         """Read missing keys in one ordered sweep into the cache, as far as there is room for them."""
         if len(codes) == 0:
             return
-        codes = np.sort(codes)
-        distinct, offsets = np.empty(len(codes), dtype=np.int64), np.empty(len(codes) + 1, dtype=np.int64)
-        distinct = distinct[: lookup_kernel.distinct_runs(codes, distinct, offsets)]
+        codes.sort()
+        distinct = codes[np.append(True, codes[1:] != codes[:-1])]
         first, last = self.reader.locate(distinct)
         by_key = self.master.order == "key"
         if not by_key:
