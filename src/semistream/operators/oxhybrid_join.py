@@ -50,8 +50,8 @@ class OptimisedXHybridJoin(IndexJoin):
     Memory: M = (k + l)·v_P + h_S·(v_S·f + v_Q), disk buffer of k pages, H_R of l pages.
     Cost:   c_loop = c_I/O(k·v_P) + d·c_H + w_S·(c_O + c_E + c_S + c_A) + w_N·(c_H + c_O + c_S).
 
-    Options: `cache_share`, H_R's part of the memory for tables (default 0.3, the fewest loads for a stream of
-    skew 1; 0 switches the stream-probing phase off).
+    Options: `cache_share`, H_R's part of the memory for tables (default 0.3: a few per cent more loads than the
+    fewest possible, for more hits; 0 switches the stream-probing phase off).
 
     >>> import pyarrow as pa
     >>> from semistream import open_join

@@ -1,0 +1,84 @@
+"""The cache keeps whole keys, evicts the rarest, and returns extents it no longer needs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from semistream.columns.physical import PhysicalSchema
+from semistream.columns.rows import BatchColumns, RowLayout
+from semistream.kernels.cache import ROW_HEADER
+from semistream.parts.arena import Arena
+from semistream.parts.cache import Cache
+
+KEYS = 4000
+
+
+def filled(rows_a_key: int = 2) -> tuple[Cache, pa.Table]:
+    """A cache of KEYS keys whose rows carry the key and a text, and the table they came from."""
+    keys = np.repeat(np.arange(KEYS, dtype=np.int64), rows_a_key)
+    table = pa.table({"key": keys, "text": [None if k % 7 == 0 else "x" * (k % 90) for k in keys.tolist()]})
+    physical = PhysicalSchema(table.schema)
+    layout = RowLayout(physical, ROW_HEADER)
+    cache = Cache(Arena(4 << 20, layout.slot_bytes), layout, 6 << 20, KEYS)
+    arrays = [column.combine_chunks() for column in table.columns]
+    block = BatchColumns(physical, arrays, table.num_rows)
+    starts = np.arange(0, KEYS * rows_a_key, rows_a_key, dtype=np.int64)
+    counts = np.arange(KEYS, dtype=np.int64) % 50
+    codes = np.arange(KEYS, dtype=np.int64)
+    assert cache.admit(codes, starts, starts + rows_a_key, counts, block) == KEYS
+    return cache, table
+
+
+def cached_rows(cache: Cache) -> pa.Table:
+    """Everything the cache answers when asked for all keys."""
+    codes = np.arange(KEYS, dtype=np.int64)
+    ids, rows = np.empty(4 * KEYS, dtype=np.int64), np.empty(4 * KEYS, dtype=np.int64)
+    found, misses = np.zeros(KEYS, dtype=np.bool_), np.empty(KEYS, dtype=np.int64)
+    cursor = np.zeros(3, dtype=np.int64)
+    count = cache.probe(codes, KEYS, cursor, ids, rows, found, misses, False)
+    arrays = cache.take(rows, 0, count)
+    assert arrays is not None
+    return pa.table(arrays, names=["key", "text"])
+
+
+def test_what_goes_in_comes_out() -> None:
+    cache, table = filled()
+    order = [("key", "ascending"), ("text", "ascending")]
+    assert cached_rows(cache).sort_by(order).equals(table.sort_by(order))
+
+
+def test_the_rarest_keys_leave_first() -> None:
+    cache, _ = filled()
+    level = cache.evict_least(KEYS // 2)
+    left = set(cached_rows(cache)["key"].to_pylist())
+    assert level == pytest.approx(24, abs=1)
+    assert {k for k in range(KEYS) if k % 50 > level} <= left
+    assert not {k for k in range(KEYS) if k % 50 < level} & left
+
+
+def test_compaction_returns_extents_and_moves_every_row() -> None:
+    cache, table = filled(rows_a_key=3)
+    cache.evict_least(KEYS * 9 // 10)
+    before, held, free = cached_rows(cache), cache.pool.extents, cache.arena.free_extents
+    returned = cache.compact()
+    order = [("key", "ascending"), ("text", "ascending")]
+    assert returned > held // 2
+    assert cache.pool.extents == held - returned
+    assert cache.arena.free_extents == free + returned
+    assert cached_rows(cache).sort_by(order).equals(before.sort_by(order))
+    assert cache.compact() == 0
+
+
+def test_slots_freed_by_compaction_are_used_again() -> None:
+    cache, table = filled()
+    cache.evict_least(KEYS * 9 // 10)
+    cache.compact()
+    gone = sorted(set(range(KEYS)) - set(cached_rows(cache)["key"].to_pylist()))
+    arrays = [column.combine_chunks() for column in table.columns]
+    block = BatchColumns(cache.layout.physical, arrays, table.num_rows)
+    codes = np.array(gone, dtype=np.int64)
+    assert cache.admit(codes, codes * 2, codes * 2 + 2, np.ones(len(codes), dtype=np.int64), block) == len(codes)
+    order = [("key", "ascending"), ("text", "ascending")]
+    assert cached_rows(cache).sort_by(order).equals(table.sort_by(order))
