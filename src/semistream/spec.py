@@ -95,11 +95,13 @@ class JoinSpec:
 
 @dataclass(frozen=True)
 class OperatorPlan:
-    """How an operator divides its budget: decided before the first tuple, in bytes and tuples."""
+    """How an operator divides its budget, decided before the first tuple."""
 
+    algorithm: str
     budget_bytes: int
-    fixed_bytes: int
+    index_bytes: int
     buffer_bytes: int
     buffer_pages: int
-    output_rows: int
-    arena_bytes: int
+    chunk_rows: int
+    #: what is left for pending table, cache and whatever else the algorithm keeps
+    table_bytes: int

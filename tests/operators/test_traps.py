@@ -205,8 +205,8 @@ def test_keys_are_not_dense_integers(operator: str, make_master: MakeMaster) -> 
 def test_failed_read_loses_no_tuple(operator: str, fail_at: int) -> None:
     """Others dropped the tuples whose look-up failed.
 
-    Here the error surfaces, unless no tuple needed that page any more (a load ahead of time). After it the join
-    either says that it cannot go on, or goes on and gives every tuple it was handed.
+    Here the error surfaces, unless no tuple needed that page any more (a load ahead of time). After it the
+    join either says that it cannot go on, or goes on and gives every tuple it was handed.
     """
     rng = np.random.default_rng(4)
     master = master_of(np.arange(120))

@@ -309,3 +309,21 @@ def runs_of(codes, stop, keys, out_starts, out_ends):
         while row < stop and codes[row] == keys[i]:
             row += 1
         out_ends[i] = row
+
+
+@njit("void(int64[::1], int64[::1], int64[::1])", cache=True, nogil=True)
+def linked_oldest(arena, queue, out_codes):
+    """Codes of the oldest waiting tuples, as many as `out_codes` has room for."""
+    reference = queue[Q_OLDEST]
+    for i in range(out_codes.size):
+        slot = arena[A_BASE] + (reference << arena[A_SHIFT])
+        out_codes[i] = load_i64(slot)
+        reference = load_u32(slot + 16)
+
+
+@njit("void(int64[::1], int64[::1], int64[::1], int64[::1])", cache=True, nogil=True)
+def linked_newest(directory, arena, codes, out_slots):
+    """Newest slots of keys that wait."""
+    for i in range(codes.size):
+        at = find(directory, arena, hash32(codes[i]), codes[i])
+        out_slots[i] = arena[A_BASE] + ((directory[at] & 0xFFFFFFFF) << arena[A_SHIFT])

@@ -30,7 +30,7 @@ from semistream.parts.arena import Arena
 from semistream.parts.budget import Budget, MemoryReport
 from semistream.parts.cache import Cache
 from semistream.parts.disk_buffer import DiskBuffer
-from semistream.spec import JoinSpec
+from semistream.spec import JoinSpec, OperatorPlan
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -199,6 +199,15 @@ class SemiStreamJoin(ABC):
         self.budget.hold("scratch", Scratch.bytes_for(chunk) * self.scratches)
         self.budget.hold("disk buffer", self._buffer_bytes_for(self.buffer_pages))
         self.disk = DiskBuffer(self.reader, self.buffer_pages)
+        self.plan = OperatorPlan(
+            algorithm=self.name,
+            budget_bytes=total,
+            index_bytes=fixed,
+            buffer_bytes=self._buffer_bytes_for(self.buffer_pages),
+            buffer_pages=self.buffer_pages,
+            chunk_rows=chunk,
+            table_bytes=self.budget.spare,
+        )
 
     def _default_buffer_bytes(self, total: int) -> int:
         return min(total // 10, 4 << 20)

@@ -118,6 +118,7 @@ class IndexJoin(SemiStreamJoin):
     def _release_absent(self, scratch: Scratch) -> Iterator[pa.RecordBatch]:
         """Oldest tuples whose pages were read since they came, without a match: R lacks their key, no load needed."""
         if self.master.order != "key":
+            yield from self._release_unlisted(scratch)
             return
         while len(self.pending):
             count = kernel.linked_absent(
@@ -135,6 +136,21 @@ class IndexJoin(SemiStreamJoin):
             done = np.unique(scratch.done[:count])
             self._absent(done, len(done))
             yield from self._finish(done, len(done), scratch, matched=False)
+
+    def _release_unlisted(self, scratch: Scratch) -> Iterator[pa.RecordBatch]:
+        """The second index lists every key of R: once the oldest is not in it, all that came with it are looked up."""
+        while len(self.pending):
+            oldest = np.array([self._code_at(self.pending.oldest)], dtype=np.int64)
+            if self.reader.locate(oldest)[0][0] >= 0:
+                return
+            count = min(len(self.pending), scratch.size)
+            codes = np.empty(count, dtype=np.int64)
+            kernel.linked_oldest(self.pending.arena.state, self.pending.queue, codes)
+            codes = np.unique(codes)
+            codes = codes[self.reader.locate(codes)[0] < 0]
+            kernel.linked_newest(self.pending.directory, self.pending.arena.state, codes, scratch.done)
+            self._absent(scratch.done, len(codes))
+            yield from self._finish(scratch.done, len(codes), scratch, matched=False)
 
     def _pages_for(self, code: int) -> tuple[int, int, int]:
         """First page to load, number of pages, and the last page of the key's own run (-1, 0, -1: not in R)."""

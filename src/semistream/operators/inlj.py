@@ -63,7 +63,8 @@ class IndexNestedLoopJoin(LookupJoin):
         self.stats.cache_misses += chunk.n_rows
         # One look-up a tuple, in arrival order: not even the index is shared.
         first, last = self.reader.locate(chunk.codes)
-        room = min(self._group_capacity(), self.scratch.size)
+        # Reads stop by themselves when the buffer is full; a mapped block must not have too many pages.
+        room = min(self._group_capacity(), self.scratch.size) if self._mapped else self.scratch.size
         tuples, pages = self.scratch.misses, self.scratch.done
         cursor = np.array([0, -1], dtype=np.int64)
         while cursor[0] < chunk.n_rows:
