@@ -23,6 +23,7 @@ from semistream.kernels.tuples import hash32
 ROW_HEADER = 4
 ENTRY_BYTES = 16
 EMPTY = -1
+PROBE_TILE = 64
 SWITCHING = np.int64(1) << 62
 COUNT_ONE = np.int64(1) << 32
 YOUNG = np.int64(1) << 61
@@ -94,16 +95,17 @@ def _free_rows(reference, arena, pool, blocks, chain):
 
 
 @njit(
-    "int64(int64[::1], int64, int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], boolean[::1],"
-    " int64[::1], int64)",
+    "int64(int64[::1], int64, int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], boolean[::1], int64[::1],"
+    " int64, boolean)",
     cache=True,
     nogil=True,
 )
-def cache_probe(codes, stop, entries, arena, cursor, out_ids, out_rows, found, misses, first_only):
+def cache_probe(codes, stop, entries, arena, cursor, out_ids, out_rows, found, misses, first_only, counting):
     """Stream-probing phase: pair stream tuples with the cached rows of their key.
 
     `cursor`: tuple, row to go on with, misses so far. `found[i]` says the key is cached (perhaps as absent);
-    the others are listed in `misses`. Stops when the pair buffers are full.
+    the others are listed in `misses`. Stops when the pair buffers are full. Entries, then rows, are fetched for a tile
+    of tuples before any is followed, so that their cache misses overlap.
     """
     filled = 0
     room = out_ids.size
@@ -113,44 +115,79 @@ def cache_probe(codes, stop, entries, arena, cursor, out_ids, out_rows, found, m
     i = cursor[0]
     row = cursor[1]
     size = entries.size >> 1
-    while i < stop:
+    places = np.empty(PROBE_TILE, np.int64)
+    rows = np.empty(PROBE_TILE, np.int64)
+    following = np.empty(PROBE_TILE, np.int64)
+    while row != 0:
+        if filled == room:
+            cursor[1] = row
+            return filled
+        out_ids[filled] = i
+        out_rows[filled] = row
+        filled += 1
+        reference = load_u32(row)
+        row = 0 if reference == NIL else base + (reference << shift)
         if row == 0:
-            code = codes[i]
-            at = (hash32(code) * size) >> 32
-            meta = entries[2 * at + 1]
-            while meta != EMPTY and entries[2 * at] != code:
+            i += 1
+    while i < stop:
+        tile = min(PROBE_TILE, stop - i)
+        for t in range(tile):
+            places[t] = (hash32(codes[i + t]) * size) >> 32
+        for t in range(tile):
+            rows[t] = entries[2 * places[t] + 1]
+        for t in range(tile):
+            at = places[t]
+            meta = rows[t]
+            while meta != EMPTY and entries[2 * at] != codes[i + t]:
                 at += 1
                 if at == size:
                     at = 0
                 meta = entries[2 * at + 1]
-            if meta == EMPTY or meta & SWITCHING != 0:
-                misses[missed] = i
+            places[t] = at
+            rows[t] = -1
+            if meta != EMPTY and meta & SWITCHING == 0:
+                reference = meta & NIL
+                rows[t] = 0 if reference == NIL else base + (reference << shift)
+        for t in range(tile):
+            following[t] = NIL
+            if rows[t] > 0:
+                following[t] = load_u32(rows[t])
+        for t in range(tile):
+            row = rows[t]
+            if row < 0:
+                misses[missed] = i + t
                 missed += 1
-                i += 1
                 continue
-            found[i] = True
-            if (meta >> 32) & COUNT_MASK < COUNT_MASK:
-                entries[2 * at + 1] = meta + COUNT_ONE
-            reference = meta & NIL
-            if reference == NIL:
-                i += 1
-                continue
-            row = base + (reference << shift)
-        while True:
-            if filled == room:
-                cursor[0] = i
-                cursor[1] = row
+            if filled == room and row > 0:
+                cursor[0] = i + t
+                cursor[1] = 0
                 cursor[2] = missed
                 return filled
-            out_ids[filled] = i
+            found[i + t] = True
+            if counting:
+                meta = entries[2 * places[t] + 1]
+                if (meta >> 32) & COUNT_MASK < COUNT_MASK:
+                    entries[2 * places[t] + 1] = meta + COUNT_ONE
+            if row == 0:
+                continue
+            out_ids[filled] = i + t
             out_rows[filled] = row
             filled += 1
-            reference = load_u32(row)
-            if reference == NIL or first_only:
-                break
-            row = base + (reference << shift)
-        row = 0
-        i += 1
+            reference = following[t]
+            if first_only:
+                reference = NIL
+            while reference != NIL:
+                row = base + (reference << shift)
+                if filled == room:
+                    cursor[0] = i + t
+                    cursor[1] = row
+                    cursor[2] = missed
+                    return filled
+                out_ids[filled] = i + t
+                out_rows[filled] = row
+                filled += 1
+                reference = load_u32(row)
+        i += tile
     cursor[0] = i
     cursor[1] = 0
     cursor[2] = missed

@@ -86,8 +86,8 @@ def fifo_append(codes, ids, start, count, buckets, arena, extents, pool, slots):
 def fifo_probe(codes, stop, buckets, arena, cursor, out_slots, out_rows, counter):
     """Pair the master rows of a block with all waiting tuples of their keys.
 
-    Stops when the pair buffers are full; `cursor` (row, slot to go on with or 0) says where to resume. Bucket tails
-    and their codes are fetched for a tile of rows at a time, so that the cache misses overlap.
+    Stops when the pair buffers are full; `cursor` (row, slot to go on with or 0) says where to resume. Tails and heads
+    of the lists are fetched for a tile of rows at a time, so that the cache misses overlap.
     """
     filled = 0
     room = out_slots.size
@@ -95,6 +95,7 @@ def fifo_probe(codes, stop, buckets, arena, cursor, out_slots, out_rows, counter
     shift = arena[A_SHIFT]
     tails = np.empty(TILE, np.int64)
     heads = np.empty(TILE, np.int64)
+    codes_there = np.empty(TILE, np.int64)
     row = cursor[0]
     while row < stop:
         size = min(TILE, stop - row)
@@ -104,9 +105,12 @@ def fifo_probe(codes, stop, buckets, arena, cursor, out_slots, out_rows, counter
             heads[t] = 0
             if tails[t] != NIL:
                 tails[t] = base + (tails[t] << shift)
-                heads[t] = load_u32(tails[t] + 8)
+                heads[t] = base + (load_u32(tails[t] + 8) << shift)
             else:
                 tails[t] = 0
+        for t in range(size):
+            if tails[t] != 0:
+                codes_there[t] = load_i64(heads[t])
         for t in range(size):
             tail = tails[t]
             if tail == 0:
@@ -114,10 +118,13 @@ def fifo_probe(codes, stop, buckets, arena, cursor, out_slots, out_rows, counter
                 continue
             code = codes[row + t]
             slot = cursor[1]
+            there = codes_there[t]
             if slot == 0:
-                slot = base + (heads[t] << shift)
+                slot = heads[t]
+            else:
+                there = load_i64(slot)
             while True:
-                if load_i64(slot) == code:
+                if there == code:
                     if filled == room:
                         cursor[0] = row + t
                         cursor[1] = slot
@@ -132,6 +139,7 @@ def fifo_probe(codes, stop, buckets, arena, cursor, out_slots, out_rows, counter
                 if slot == tail:
                     break
                 slot = base + (load_u32(slot + 8) << shift)
+                there = load_i64(slot)
             cursor[1] = 0
         row += size
     cursor[0] = row

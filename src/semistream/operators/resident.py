@@ -31,6 +31,7 @@ def load_all(join: SemiStreamJoin, arena: Arena) -> Cache:
     """A cache that holds every tuple of R, read in one pass."""
     rows = join.reader.n_rows
     cache = Cache(arena, join._master_layout, join.budget.spare, int(rows / _LOAD * MAX_LOAD) + 8)
+    cache.counting = False
     slots = np.empty(join.scratch.size, dtype=np.int64)
     ids = np.empty(join.scratch.size, dtype=np.int64)
     for page in range(0, join.reader.n_pages, join.buffer_pages):

@@ -12,7 +12,7 @@ from semistream.kernels.rows import BLOCK_BYTES, NIL
 
 Int64s = npt.NDArray[np.int64]
 
-_HUGE_PAGE_FROM = 32 << 20
+_HUGE_PAGE_FROM = 4 << 20
 
 
 class Arena:
@@ -25,7 +25,7 @@ class Arena:
         self.extent_bytes = extent
         self.extents_total = max(size // extent, 0)
         length = max(self.extents_total * extent, extent)
-        self._mapping = mmap.mmap(-1, length)
+        self._mapping = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if length >= _HUGE_PAGE_FROM:
             self._mapping.madvise(mmap.MADV_HUGEPAGE)
         self._bytes = np.frombuffer(self._mapping, dtype=np.uint8)

@@ -40,6 +40,8 @@ class Cache:
         self.state = np.zeros(4, dtype=np.int64)
         self.nulls_seen = np.zeros(len(layout.physical), dtype=np.bool_)
         self.evictions = 0
+        #: a cache that never evicts need not count
+        self.counting = True
         self._salt = 0
         self._histogram = np.empty(_COUNT_CLASSES, dtype=np.int64)
 
@@ -104,7 +106,17 @@ class Cache:
         """Pairs of stream tuples and cached rows until the buffers are full (see the kernel)."""
         return int(
             kernel.cache_probe(
-                codes, stop, self.entries, self.arena.state, cursor, ids, rows, found, misses, int(first_only)
+                codes,
+                stop,
+                self.entries,
+                self.arena.state,
+                cursor,
+                ids,
+                rows,
+                found,
+                misses,
+                int(first_only),
+                self.counting,
             )
         )
 

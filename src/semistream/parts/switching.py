@@ -29,7 +29,7 @@ def collect_rows(cache: Cache, block: PageBlock, codes: Int64s, slots: Int64s, m
     cursor = np.zeros(2, dtype=np.int64)
     ids = np.empty(len(slots), dtype=np.int64)
     longest = _longest_chain(cache, block) if cache.layout.has_var else 0
-    taken = 0
+    taken = attempts = 0
     while True:
         filled = int(
             kernel.cache_collect(
@@ -54,11 +54,13 @@ def collect_rows(cache: Cache, block: PageBlock, codes: Int64s, slots: Int64s, m
             evictable = cache.keys - int(cache.state[kernel.C_SWITCHING_KEYS])
             if make_room and evictable:
                 cache.evict_least(max(evictable // 50, 64))
-            elif not _give_up_some(cache, int(cursor[0])):
-                return taken
+            else:
+                attempts += 1
+                if not _give_up_some(cache, attempts):
+                    return taken
 
 
-def _give_up_some(cache: Cache, salt: int) -> bool:
+def _give_up_some(cache: Cache, attempt: int) -> bool:
     """Forget about an eighth of the keys being collected, all of them when they are few; False when none is left."""
     few = cache.state[kernel.C_SWITCHING_KEYS] <= 8
     kernel.cache_drop_switching(
@@ -69,7 +71,7 @@ def _give_up_some(cache: Cache, salt: int) -> bool:
         cache.blocks.state,
         cache.layout.chain_at,
         2**32 if few else 2**29,
-        salt,
+        attempt * 0x9E3779B97F4A7C1 & (2**63 - 1),
     )
     return bool(cache.state[kernel.C_SWITCHING_KEYS] > 0)
 
