@@ -93,9 +93,9 @@ class CacheJoin(IndexJoin):
         return missed
 
     def _follow_stream(self, asked: int) -> None:
-        """Halve all counts after every three cachefuls of tuples, and let the threshold find its level."""
+        """Halve all counts after every two cachefuls of tuples, and let the threshold find its level."""
         self._asked += asked
-        if self._asked < 3 * max(self.cache.max_keys, 256):
+        if self._asked < 2 * max(self.cache.max_keys, 256):
             return
         self._asked = 0
         self.cache.age()
