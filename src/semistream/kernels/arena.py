@@ -7,6 +7,8 @@ right by `shift`, which halves every pointer; kernels work on addresses.
 Arena state (int64[5]): base address, shift, extent bytes, free extents on the stack, extents in all.
 Pool state (int64[12]): see the constants below. A free-list pool reuses single slots; a FIFO pool appends at the back,
 releases at the front and hands drained extents back to the arena.
+
+What kernels call for every tuple is inlined: a call with arrays would count references to them, atomically, each time.
 """
 
 # mypy: disallow_untyped_defs=False
@@ -30,7 +32,8 @@ A_BASE, A_SHIFT, A_EXTENT, A_FREE, A_TOTAL = range(5)
     P_FRONT_END,
     P_FRONT_EXT,
     P_BACK_EXT,
-) = range(11)
+    P_WARM,
+) = range(12)
 POOL_WORDS = 12
 EXTENT_HEADER = 8
 
@@ -45,7 +48,7 @@ def _take_extent(arena, extents, pool):
     return arena[A_BASE] + extents[arena[A_FREE]] * arena[A_EXTENT]
 
 
-@njit("int64(int64[::1], int32[::1], int64[::1])", cache=True, nogil=True)
+@njit(nogil=True, inline="always")
 def take_slot(arena, extents, pool):
     """Address of a free slot of a free-list pool, or -1 when the arena is exhausted."""
     if pool[P_FREE] != NIL:
@@ -66,7 +69,7 @@ def take_slot(arena, extents, pool):
     return slot
 
 
-@njit("void(int64[::1], int64[::1], int64)", cache=True, nogil=True)
+@njit(nogil=True, inline="always")
 def give_slot(arena, pool, slot):
     """Put a slot on its pool's free list."""
     store_i32(slot, pool[P_FREE])
@@ -75,7 +78,7 @@ def give_slot(arena, pool, slot):
     pool[P_LIVE] -= 1
 
 
-@njit("int64(int64[::1], int32[::1], int64[::1])", cache=True, nogil=True)
+@njit(nogil=True, inline="always")
 def push_back(arena, extents, pool):
     """Address of the next slot of a FIFO pool, or -1."""
     if pool[P_BUMP] + pool[P_SLOT] > pool[P_END]:
@@ -108,7 +111,7 @@ def next_slot(arena, slot, extent, slot_bytes):
     return slot, extent
 
 
-@njit("void(int64[::1], int32[::1], int64[::1])", cache=True, nogil=True)
+@njit(nogil=True, inline="always")
 def pop_front(arena, extents, pool):
     """Release the oldest slot of a FIFO pool; a drained extent goes back to the arena."""
     pool[P_LIVE] -= 1
@@ -216,7 +219,7 @@ def pack_var(
                 room -= part
 
 
-@njit("void(int64[::1], int64[::1], int64)", cache=True, nogil=True)
+@njit(nogil=True, inline="always")
 def free_chain(arena, blocks, link):
     """Give back the block chain whose head reference stands at address `link`."""
     reference = load_u32(link)

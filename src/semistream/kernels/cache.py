@@ -32,8 +32,8 @@ COUNT_MASK = (np.int64(1) << 28) - 1
 C_KEYS, C_ROWS, C_SWITCHING_ROWS, C_SWITCHING_KEYS = range(4)
 
 
-@njit("int64(int64[::1], int64)", cache=True, nogil=True)
-def cache_find(entries, code):
+@njit(nogil=True, inline="always")
+def find_key(entries, code):
     """Index of the entry of a code, or -1."""
     size = entries.size >> 1
     at = (hash32(code) * size) >> 32
@@ -45,6 +45,12 @@ def cache_find(entries, code):
         at += 1
         if at == size:
             at = 0
+
+
+@njit("int64(int64[::1], int64)", cache=True, nogil=True)
+def cache_find(entries, code):
+    """Index of the entry of a code, or -1, for Python code."""
+    return find_key(entries, code)
 
 
 @njit(nogil=True, inline="always")
@@ -209,7 +215,7 @@ def cache_admit(codes, starts, ends, first, last, counts, entries, arena, extent
     """
     filled = 0
     for r in range(first, last):
-        if cache_find(entries, codes[r]) >= 0:
+        if find_key(entries, codes[r]) >= 0:
             continue
         reference = NIL
         for row in range(starts[r], ends[r]):
@@ -230,7 +236,7 @@ def cache_mark_switching(codes, counts, stop, entries, state):
     """Open entries, with a first count, that collect rows unseen by the stream; returns how many are new."""
     opened = 0
     for i in range(stop):
-        if cache_find(entries, codes[i]) < 0:
+        if find_key(entries, codes[i]) < 0:
             cache_insert(entries, codes[i], SWITCHING | (min(counts[i], COUNT_MASK) << 32) | NIL)
             state[C_KEYS] += 1
             state[C_SWITCHING_KEYS] += 1
@@ -254,7 +260,7 @@ def cache_collect(codes, stop, entries, arena, extents, pool, state, cursor, out
     row = cursor[0]
     cursor[1] = 2
     while row < stop:
-        at = cache_find(entries, codes[row])
+        at = find_key(entries, codes[row])
         if at >= 0 and entries[2 * at + 1] & SWITCHING != 0:
             if filled == min(out_slots.size, max_rows):
                 cursor[1] = 0
@@ -427,7 +433,7 @@ def cache_load(codes, start, entries, arena, extents, pool, state, out_slots, ou
     for row in range(start, min(stop, start + out_slots.size)):
         slot = take_slot(arena, extents, pool)
         reference = (slot - arena[A_BASE]) >> arena[A_SHIFT]
-        at = cache_find(entries, codes[row])
+        at = find_key(entries, codes[row])
         if at < 0:
             store_i32(slot, NIL)
             cache_insert(entries, codes[row], reference)

@@ -24,6 +24,7 @@ from semistream.kernels.arena import (
     P_FRONT_EXT,
     P_LIVE,
     P_SLOT,
+    P_WARM,
     free_chain,
     next_slot,
     pop_front,
@@ -34,8 +35,8 @@ from semistream.kernels.cache import (
     C_SWITCHING_KEYS,
     SWITCHING,
     YOUNG,
-    cache_find,
     cache_insert,
+    find_key,
 )
 from semistream.kernels.raw import load_i64, load_u8, load_u32, store_i32, store_i64, store_u8
 from semistream.kernels.rows import NIL
@@ -60,6 +61,15 @@ def _link(buckets, arena, slot, code):
     buckets[at] = reference
 
 
+@njit(nogil=True, inline="always")
+def _touch_tail(buckets, arena, code):
+    """Fetch the tail of a code's list, for the cache misses of many to overlap; the value means nothing."""
+    tail = np.int64(buckets[(hash32(code) * buckets.size) >> 32])
+    if tail == NIL:
+        return np.int64(0)
+    return load_u32(arena[A_BASE] + (tail << arena[A_SHIFT]) + 8)
+
+
 @njit(
     "int64(int64[::1], int64[::1], int64, int64, uint32[::1], int64[::1], int32[::1], int64[::1], int64[::1])",
     cache=True,
@@ -68,6 +78,9 @@ def _link(buckets, arena, slot, code):
 def fifo_append(codes, ids, start, count, buckets, arena, extents, pool, slots):
     """Append tuples `ids[start:start+count]`; slot addresses go to `slots`. Returns how many found room."""
     for i in range(count):
+        if i % TILE == 0:
+            for t in range(i, min(i + TILE, count)):
+                pool[P_WARM] += _touch_tail(buckets, arena, codes[ids[start + t]])
         slot = push_back(arena, extents, pool)
         if slot < 0:
             return i
@@ -197,8 +210,15 @@ def fifo_front(arena, pool, count, out_slots):
 @njit("void(int64, uint32[::1], int64[::1], int32[::1], int64[::1], int64[::1], int64)", cache=True, nogil=True)
 def fifo_expire(count, buckets, arena, extents, pool, blocks, chain):
     """Remove the `count` oldest tuples, each the head of its bucket's list. `chain` 0: no VAR cells."""
-    for _ in range(count):
+    for i in range(count):
         slot = pool[P_FRONT]
+        if i % TILE == 0:
+            ahead = slot
+            extent = pool[P_FRONT_EXT]
+            for t in range(i, min(i + TILE, count)):
+                pool[P_WARM] += _touch_tail(buckets, arena, load_i64(ahead))
+                if t + 1 < count:
+                    ahead, extent = next_slot(arena, ahead, extent, pool[P_SLOT])
         at = (hash32(load_i64(slot)) * buckets.size) >> 32
         tail = arena[A_BASE] + (np.int64(buckets[at]) << arena[A_SHIFT])
         if tail == slot:
@@ -256,7 +276,7 @@ def fifo_name_keys(
     for i in range(min(count, pool[P_LIVE])):
         code = load_i64(slot)
         matches = load_u8(slot + counter)
-        if state[C_KEYS] < max_keys and cache_find(entries, code) < 0:
+        if state[C_KEYS] < max_keys and find_key(entries, code) < 0:
             cost = factor * (entry_bytes + matches * row_bytes)
             waiting = _waiting(buckets, arena, code, np.int64(cost / tuple_bytes) + 2)
             if waiting * tuple_bytes > cost:

@@ -32,8 +32,8 @@ def _home(hashed, size):
     return (hashed * size) >> 32
 
 
-@njit("int64(int64[::1], int64[::1], int64, int64)", cache=True, nogil=True)
-def find(directory, arena, hashed, code):
+@njit(nogil=True, inline="always")
+def _find(directory, arena, hashed, code):
     """Directory position of a code, or -1."""
     size = directory.size
     at = _home(hashed, size)
@@ -47,6 +47,12 @@ def find(directory, arena, hashed, code):
         at += 1
         if at == size:
             at = 0
+
+
+@njit("int64(int64[::1], int64[::1], int64, int64)", cache=True, nogil=True)
+def find(directory, arena, hashed, code):
+    """Directory position of a code, or -1, for Python code."""
+    return _find(directory, arena, hashed, code)
 
 
 @njit(nogil=True, inline="always")
@@ -99,7 +105,7 @@ def linked_append(codes, ids, start, count, arrival, directory, arena, extents, 
         reference = (slot - base) >> shift
         store_i64(slot, code)
         hashed = hash32(code)
-        at = find(directory, arena, hashed, code)
+        at = _find(directory, arena, hashed, code)
         if at < 0:
             store_i32(slot + 8, NIL)
             _insert(directory, hashed, reference)
@@ -146,7 +152,7 @@ def linked_probe(codes, start, stop, directory, arena, cursor, out_slots, out_ro
             code = codes[row]
             while end < stop and codes[end] == code:
                 end += 1
-            at = find(directory, arena, hash32(code), code)
+            at = _find(directory, arena, hash32(code), code)
             if at < 0:
                 row = end
                 continue
@@ -175,7 +181,7 @@ def linked_probe(codes, start, stop, directory, arena, cursor, out_slots, out_ro
                 slot = arena[A_BASE] + (following << arena[A_SHIFT])
                 inner = row
         code = codes[row]
-        at = find(directory, arena, hash32(code), code)
+        at = _find(directory, arena, hash32(code), code)
         done[finished] = arena[A_BASE] + ((directory[at] & 0xFFFFFFFF) << arena[A_SHIFT])
         finished += 1
         row = end
@@ -201,8 +207,8 @@ def linked_chain(arena, newest, position, out_slots):
     return count
 
 
-@njit("int64(int64[::1], int64)", cache=True, nogil=True)
-def linked_length(arena, newest):
+@njit(nogil=True, inline="always")
+def _length(arena, newest):
     """Number of tuples waiting with one key."""
     count = 1
     following = load_u32(newest + 8)
@@ -210,6 +216,12 @@ def linked_length(arena, newest):
         count += 1
         following = load_u32(arena[A_BASE] + (following << arena[A_SHIFT]) + 8)
     return count
+
+
+@njit("int64(int64[::1], int64)", cache=True, nogil=True)
+def linked_length(arena, newest):
+    """Number of tuples waiting with one key, for Python code."""
+    return _length(arena, newest)
 
 
 @njit(
@@ -225,7 +237,7 @@ def linked_release(done, count, directory, arena, pool, queue, blocks, chain):
     for i in range(count):
         slot = done[i]
         code = load_i64(slot)
-        at = find(directory, arena, hash32(code), code)
+        at = _find(directory, arena, hash32(code), code)
         _delete(directory, at)
         queue[Q_KEYS] -= 1
         while True:
@@ -283,7 +295,7 @@ def linked_absent(directory, arena, queue, fences, continues, group, loaded, don
         part = first[0] // group
         if part != last[0] // group or loaded[part] <= load_u32(slot + 20):
             break
-        at = find(directory, arena, hash32(code[0]), code[0])
+        at = _find(directory, arena, hash32(code[0]), code[0])
         done[count] = arena[A_BASE] + ((directory[at] & 0xFFFFFFFF) << arena[A_SHIFT])
         count += 1
         reference = load_u32(slot + 16)
@@ -295,7 +307,7 @@ def linked_lengths(arena, done, count, out_codes, out_counts):
     """Codes and numbers of waiting tuples of keys given by their newest slots."""
     for i in range(count):
         out_codes[i] = load_i64(done[i])
-        out_counts[i] = linked_length(arena, done[i])
+        out_counts[i] = _length(arena, done[i])
 
 
 @njit("void(int64[::1], int64, int64[::1], int64[::1], int64[::1])", cache=True, nogil=True)
@@ -325,5 +337,5 @@ def linked_oldest(arena, queue, out_codes):
 def linked_newest(directory, arena, codes, out_slots):
     """Newest slots of keys that wait."""
     for i in range(codes.size):
-        at = find(directory, arena, hash32(codes[i]), codes[i])
+        at = _find(directory, arena, hash32(codes[i]), codes[i])
         out_slots[i] = arena[A_BASE] + ((directory[at] & 0xFFFFFFFF) << arena[A_SHIFT])
