@@ -8,15 +8,25 @@ Arena state (int64[5]): base address, shift, extent bytes, free extents on the s
 Pool state (int64[12]): see the constants below. A free-list pool reuses single slots; a FIFO pool appends at the back,
 releases at the front and hands drained extents back to the arena.
 
-What kernels call for every tuple is inlined: a call with arrays would count references to them, atomically, each time.
+Helpers that kernels call for every tuple take the states' addresses (see `raw.address_of`).
 """
 
 # mypy: disallow_untyped_defs=False
 from __future__ import annotations
 
+import numpy as np
 from numba import njit
 
-from semistream.kernels.raw import copy_bytes, get_bit, load_i32, load_u32, store_i32
+from semistream.kernels.raw import (
+    address_of,
+    copy_bytes,
+    get_bit,
+    load_i32,
+    load_i64,
+    load_u32,
+    store_i32,
+    store_i64,
+)
 from semistream.kernels.rows import BLOCK_ROOM, NIL
 
 A_BASE, A_SHIFT, A_EXTENT, A_FREE, A_TOTAL = range(5)
@@ -39,65 +49,98 @@ EXTENT_HEADER = 8
 
 
 @njit(nogil=True, inline="always")
+def word(state, index):
+    """A word of an arena's or pool's state, given the state's address."""
+    return load_i64(state + 8 * index)
+
+
+@njit(nogil=True, inline="always")
+def add_word(state, index, amount):
+    store_i64(state + 8 * index, load_i64(state + 8 * index) + amount)
+
+
+@njit(nogil=True, inline="always")
+def set_word(state, index, value):
+    store_i64(state + 8 * index, value)
+
+
+@njit(nogil=True, inline="always")
 def _take_extent(arena, extents, pool):
     """Address of a fresh extent, or -1."""
-    if arena[A_FREE] == 0:
-        return -1
-    arena[A_FREE] -= 1
-    pool[P_EXTENTS] += 1
-    return arena[A_BASE] + extents[arena[A_FREE]] * arena[A_EXTENT]
+    extent = np.int64(-1)
+    free = word(arena, A_FREE)
+    if free > 0:
+        set_word(arena, A_FREE, free - 1)
+        add_word(pool, P_EXTENTS, 1)
+        extent = word(arena, A_BASE) + load_i32(extents + 4 * (free - 1)) * word(arena, A_EXTENT)
+    return extent
+
+
+@njit(nogil=True, inline="always")
+def _give_extent(arena, extents, pool, extent):
+    free = word(arena, A_FREE)
+    store_i32(extents + 4 * free, (extent - word(arena, A_BASE)) // word(arena, A_EXTENT))
+    set_word(arena, A_FREE, free + 1)
+    add_word(pool, P_EXTENTS, -1)
 
 
 @njit(nogil=True, inline="always")
 def take_slot(arena, extents, pool):
     """Address of a free slot of a free-list pool, or -1 when the arena is exhausted."""
-    if pool[P_FREE] != NIL:
-        slot = arena[A_BASE] + (pool[P_FREE] << arena[A_SHIFT])
-        pool[P_FREE] = load_u32(slot)
-        pool[P_FREE_COUNT] -= 1
-        pool[P_LIVE] += 1
-        return slot
-    if pool[P_BUMP] + pool[P_SLOT] > pool[P_END]:
-        extent = _take_extent(arena, extents, pool)
-        if extent < 0:
-            return -1
-        pool[P_BUMP] = extent
-        pool[P_END] = extent + arena[A_EXTENT]
-    slot = pool[P_BUMP]
-    pool[P_BUMP] += pool[P_SLOT]
-    pool[P_LIVE] += 1
+    slot = np.int64(-1)
+    reference = word(pool, P_FREE)
+    size = word(pool, P_SLOT)
+    if reference != NIL:
+        slot = word(arena, A_BASE) + (reference << word(arena, A_SHIFT))
+        set_word(pool, P_FREE, load_u32(slot))
+        add_word(pool, P_FREE_COUNT, -1)
+    else:
+        if word(pool, P_BUMP) + size > word(pool, P_END):
+            extent = _take_extent(arena, extents, pool)
+            if extent >= 0:
+                set_word(pool, P_BUMP, extent)
+                set_word(pool, P_END, extent + word(arena, A_EXTENT))
+        if word(pool, P_BUMP) + size <= word(pool, P_END):
+            slot = word(pool, P_BUMP)
+            set_word(pool, P_BUMP, slot + size)
+    if slot >= 0:
+        add_word(pool, P_LIVE, 1)
     return slot
 
 
 @njit(nogil=True, inline="always")
 def give_slot(arena, pool, slot):
     """Put a slot on its pool's free list."""
-    store_i32(slot, pool[P_FREE])
-    pool[P_FREE] = (slot - arena[A_BASE]) >> arena[A_SHIFT]
-    pool[P_FREE_COUNT] += 1
-    pool[P_LIVE] -= 1
+    store_i32(slot, word(pool, P_FREE))
+    set_word(pool, P_FREE, (slot - word(arena, A_BASE)) >> word(arena, A_SHIFT))
+    add_word(pool, P_FREE_COUNT, 1)
+    add_word(pool, P_LIVE, -1)
 
 
 @njit(nogil=True, inline="always")
 def push_back(arena, extents, pool):
     """Address of the next slot of a FIFO pool, or -1."""
-    if pool[P_BUMP] + pool[P_SLOT] > pool[P_END]:
+    slot = np.int64(-1)
+    size = word(pool, P_SLOT)
+    if word(pool, P_BUMP) + size > word(pool, P_END):
         extent = _take_extent(arena, extents, pool)
-        if extent < 0:
-            return -1
-        store_i32(extent, -1)
-        if pool[P_BACK_EXT] >= 0:
-            store_i32(pool[P_BACK_EXT], (extent - arena[A_BASE]) // arena[A_EXTENT])
-        else:
-            pool[P_FRONT] = extent + EXTENT_HEADER
-            pool[P_FRONT_END] = extent + arena[A_EXTENT]
-            pool[P_FRONT_EXT] = extent
-        pool[P_BACK_EXT] = extent
-        pool[P_BUMP] = extent + EXTENT_HEADER
-        pool[P_END] = extent + arena[A_EXTENT]
-    slot = pool[P_BUMP]
-    pool[P_BUMP] += pool[P_SLOT]
-    pool[P_LIVE] += 1
+        if extent >= 0:
+            end = extent + word(arena, A_EXTENT)
+            store_i32(extent, -1)
+            back = word(pool, P_BACK_EXT)
+            if back >= 0:
+                store_i32(back, (extent - word(arena, A_BASE)) // word(arena, A_EXTENT))
+            else:
+                set_word(pool, P_FRONT, extent + EXTENT_HEADER)
+                set_word(pool, P_FRONT_END, end)
+                set_word(pool, P_FRONT_EXT, extent)
+            set_word(pool, P_BACK_EXT, extent)
+            set_word(pool, P_BUMP, extent + EXTENT_HEADER)
+            set_word(pool, P_END, end)
+    if word(pool, P_BUMP) + size <= word(pool, P_END):
+        slot = word(pool, P_BUMP)
+        set_word(pool, P_BUMP, slot + size)
+        add_word(pool, P_LIVE, 1)
     return slot
 
 
@@ -105,8 +148,8 @@ def push_back(arena, extents, pool):
 def next_slot(arena, slot, extent, slot_bytes):
     """The FIFO slot after `slot`, which lies in `extent`; returns (slot, extent)."""
     slot += slot_bytes
-    if slot + slot_bytes > extent + arena[A_EXTENT]:
-        extent = arena[A_BASE] + load_i32(extent) * arena[A_EXTENT]
+    if slot + slot_bytes > extent + word(arena, A_EXTENT):
+        extent = word(arena, A_BASE) + load_i32(extent) * word(arena, A_EXTENT)
         slot = extent + EXTENT_HEADER
     return slot, extent
 
@@ -114,27 +157,26 @@ def next_slot(arena, slot, extent, slot_bytes):
 @njit(nogil=True, inline="always")
 def pop_front(arena, extents, pool):
     """Release the oldest slot of a FIFO pool; a drained extent goes back to the arena."""
-    pool[P_LIVE] -= 1
-    pool[P_FRONT] += pool[P_SLOT]
-    emptied = pool[P_LIVE] == 0
-    if emptied or pool[P_FRONT] + pool[P_SLOT] > pool[P_FRONT_END]:
-        extent = pool[P_FRONT_EXT]
+    add_word(pool, P_LIVE, -1)
+    front = word(pool, P_FRONT) + word(pool, P_SLOT)
+    set_word(pool, P_FRONT, front)
+    emptied = word(pool, P_LIVE) == 0
+    if emptied or front + word(pool, P_SLOT) > word(pool, P_FRONT_END):
+        extent = word(pool, P_FRONT_EXT)
         following = load_i32(extent)
-        extents[arena[A_FREE]] = (extent - arena[A_BASE]) // arena[A_EXTENT]
-        arena[A_FREE] += 1
-        pool[P_EXTENTS] -= 1
+        _give_extent(arena, extents, pool, extent)
         if emptied:
-            pool[P_FRONT_EXT] = -1
-            pool[P_BACK_EXT] = -1
-            pool[P_BUMP] = 0
-            pool[P_END] = 0
-            pool[P_FRONT] = 0
-            pool[P_FRONT_END] = 0
+            set_word(pool, P_FRONT_EXT, -1)
+            set_word(pool, P_BACK_EXT, -1)
+            set_word(pool, P_BUMP, 0)
+            set_word(pool, P_END, 0)
+            set_word(pool, P_FRONT, 0)
+            set_word(pool, P_FRONT_END, 0)
         else:
-            extent = arena[A_BASE] + following * arena[A_EXTENT]
-            pool[P_FRONT_EXT] = extent
-            pool[P_FRONT] = extent + EXTENT_HEADER
-            pool[P_FRONT_END] = extent + arena[A_EXTENT]
+            extent = word(arena, A_BASE) + following * word(arena, A_EXTENT)
+            set_word(pool, P_FRONT_EXT, extent)
+            set_word(pool, P_FRONT, extent + EXTENT_HEADER)
+            set_word(pool, P_FRONT_END, extent + word(arena, A_EXTENT))
 
 
 @njit("int64(int64[::1], int64, int64, int64, int64, int64, int64)", cache=True, nogil=True)
@@ -182,6 +224,7 @@ def pack_var(
 ):
     """Write the VAR cells of paged rows into block chains (room was checked), lengths and chain head into the rows."""
     shift = arena[A_SHIFT]
+    arena_at, extents_at, blocks_at = address_of(arena), address_of(extents), address_of(blocks)
     for i in range(count):
         row = ids[start + i]
         page = 0 if base.size == 1 else row // page_rows
@@ -206,7 +249,7 @@ def pack_var(
             store_i32(slot + var_cells[position], length)
             while length > 0:
                 if room == 0:
-                    fresh = take_slot(arena, extents, blocks)
+                    fresh = take_slot(arena_at, extents_at, blocks_at)
                     store_i32(fresh, NIL)
                     link = slot + head if block == 0 else block
                     store_i32(link, (fresh - arena[A_BASE]) >> shift)
@@ -224,6 +267,6 @@ def free_chain(arena, blocks, link):
     """Give back the block chain whose head reference stands at address `link`."""
     reference = load_u32(link)
     while reference != NIL:
-        block = arena[A_BASE] + (reference << arena[A_SHIFT])
+        block = word(arena, A_BASE) + (reference << word(arena, A_SHIFT))
         reference = load_u32(block)
         give_slot(arena, blocks, block)

@@ -15,8 +15,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from semistream.kernels.arena import A_BASE, A_SHIFT, free_chain, give_slot, take_slot
-from semistream.kernels.raw import load_u32, store_i32
+from semistream.kernels.arena import A_BASE, A_SHIFT, free_chain, give_slot, take_slot, word
+from semistream.kernels.raw import address_of, load_i64, load_u32, store_i32, store_i64
 from semistream.kernels.rows import NIL
 from semistream.kernels.tuples import hash32
 
@@ -33,57 +33,51 @@ C_KEYS, C_ROWS, C_SWITCHING_ROWS, C_SWITCHING_KEYS = range(4)
 
 
 @njit(nogil=True, inline="always")
-def find_key(entries, code):
-    """Index of the entry of a code, or -1."""
-    size = entries.size >> 1
+def find_key(entries, size, code):
+    """Index of the entry of a code, or -1 (`entries`: their address, `size`: their number)."""
     at = (hash32(code) * size) >> 32
-    while True:
-        if entries[2 * at + 1] == EMPTY:
-            return -1
-        if entries[2 * at] == code:
-            return at
+    while load_i64(entries + 16 * at + 8) != EMPTY and load_i64(entries + 16 * at) != code:
         at += 1
         if at == size:
             at = 0
+    return at if load_i64(entries + 16 * at + 8) != EMPTY else -1
 
 
 @njit("int64(int64[::1], int64)", cache=True, nogil=True)
 def cache_find(entries, code):
     """Index of the entry of a code, or -1, for Python code."""
-    return find_key(entries, code)
+    return find_key(address_of(entries), entries.size >> 1, code)
 
 
 @njit(nogil=True, inline="always")
-def cache_insert(entries, code, meta):
-    size = entries.size >> 1
+def cache_insert(entries, size, code, meta):
+    """Put a new key into the directory (`entries`: their address, `size`: their number)."""
     at = (hash32(code) * size) >> 32
-    while entries[2 * at + 1] != EMPTY:
+    while load_i64(entries + 16 * at + 8) != EMPTY:
         at += 1
         if at == size:
             at = 0
-    entries[2 * at] = code
-    entries[2 * at + 1] = meta
-    return at
+    store_i64(entries + 16 * at, code)
+    store_i64(entries + 16 * at + 8, meta)
 
 
 @njit(nogil=True, inline="always")
-def _cache_delete(entries, at):
+def _cache_delete(entries, size, at):
     """Remove an entry and close the gap behind it."""
-    size = entries.size >> 1
     gap = at
     probe = at
     while True:
         probe += 1
         if probe == size:
             probe = 0
-        if entries[2 * probe + 1] == EMPTY:
+        if load_i64(entries + 16 * probe + 8) == EMPTY:
             break
-        home = (hash32(entries[2 * probe]) * size) >> 32
+        home = (hash32(load_i64(entries + 16 * probe)) * size) >> 32
         if (probe - home) % size >= (probe - gap) % size:
-            entries[2 * gap] = entries[2 * probe]
-            entries[2 * gap + 1] = entries[2 * probe + 1]
+            store_i64(entries + 16 * gap, load_i64(entries + 16 * probe))
+            store_i64(entries + 16 * gap + 8, load_i64(entries + 16 * probe + 8))
             gap = probe
-    entries[2 * gap + 1] = EMPTY
+    store_i64(entries + 16 * gap + 8, EMPTY)
 
 
 @njit(nogil=True, inline="always")
@@ -91,7 +85,7 @@ def _free_rows(reference, arena, pool, blocks, chain):
     """Give back all rows of a key; returns their number."""
     rows = 0
     while reference != NIL:
-        slot = arena[A_BASE] + (reference << arena[A_SHIFT])
+        slot = word(arena, A_BASE) + (reference << word(arena, A_SHIFT))
         reference = load_u32(slot)
         if chain > 0:
             free_chain(arena, blocks, slot + chain)
@@ -213,19 +207,21 @@ def cache_admit(codes, starts, ends, first, last, counts, entries, arena, extent
     Room for entries and rows was checked by the caller, also that `out_slots` can take all rows. Keys that are
     cached already are passed over. Returns the number of rows whose payload is now to be packed.
     """
+    arena_at, extents_at, pool_at = address_of(arena), address_of(extents), address_of(pool)
+    entries_at, size = address_of(entries), entries.size >> 1
     filled = 0
     for r in range(first, last):
-        if find_key(entries, codes[r]) >= 0:
+        if find_key(entries_at, size, codes[r]) >= 0:
             continue
         reference = NIL
         for row in range(starts[r], ends[r]):
-            slot = take_slot(arena, extents, pool)
+            slot = take_slot(arena_at, extents_at, pool_at)
             store_i32(slot, reference)
             reference = (slot - arena[A_BASE]) >> arena[A_SHIFT]
             out_slots[filled] = slot
             out_ids[filled] = row
             filled += 1
-        cache_insert(entries, codes[r], (min(counts[r], COUNT_MASK) << 32) | reference)
+        cache_insert(entries_at, size, codes[r], (min(counts[r], COUNT_MASK) << 32) | reference)
         state[C_KEYS] += 1
         state[C_ROWS] += ends[r] - starts[r]
     return filled
@@ -234,10 +230,11 @@ def cache_admit(codes, starts, ends, first, last, counts, entries, arena, extent
 @njit("int64(int64[::1], int64[::1], int64, int64[::1], int64[::1])", cache=True, nogil=True)
 def cache_mark_switching(codes, counts, stop, entries, state):
     """Open entries, with a first count, that collect rows unseen by the stream; returns how many are new."""
+    entries_at, size = address_of(entries), entries.size >> 1
     opened = 0
     for i in range(stop):
-        if find_key(entries, codes[i]) < 0:
-            cache_insert(entries, codes[i], SWITCHING | (min(counts[i], COUNT_MASK) << 32) | NIL)
+        if find_key(entries_at, size, codes[i]) < 0:
+            cache_insert(entries_at, size, codes[i], SWITCHING | (min(counts[i], COUNT_MASK) << 32) | NIL)
             state[C_KEYS] += 1
             state[C_SWITCHING_KEYS] += 1
             opened += 1
@@ -256,16 +253,18 @@ def cache_collect(codes, stop, entries, arena, extents, pool, state, cursor, out
     `cursor`: row, status. Stops when the buffers are full (status 0: call again), the arena is exhausted (1) or
     the block is done (2).
     """
+    arena_at, extents_at, pool_at = address_of(arena), address_of(extents), address_of(pool)
+    entries_at, size = address_of(entries), entries.size >> 1
     filled = 0
     row = cursor[0]
     cursor[1] = 2
     while row < stop:
-        at = find_key(entries, codes[row])
+        at = find_key(entries_at, size, codes[row])
         if at >= 0 and entries[2 * at + 1] & SWITCHING != 0:
             if filled == min(out_slots.size, max_rows):
                 cursor[1] = 0
                 break
-            slot = take_slot(arena, extents, pool)
+            slot = take_slot(arena_at, extents_at, pool_at)
             if slot < 0:
                 cursor[1] = 1
                 break
@@ -300,16 +299,18 @@ def cache_activate(entries, state):
 )
 def cache_drop_switching(entries, arena, pool, state, blocks, chain, chance, salt):
     """Give up on keys that are being collected, each with `chance` in 2**32, rows and all."""
+    arena_at, pool_at, blocks_at = address_of(arena), address_of(pool), address_of(blocks)
+    entries_at, size = address_of(entries), entries.size >> 1
     at = 0
     while at < entries.size >> 1:
         meta = entries[2 * at + 1]
         if meta != EMPTY and meta & SWITCHING != 0 and hash32(entries[2 * at] ^ salt) < chance:
-            rows = _free_rows(meta & NIL, arena, pool, blocks, chain)
+            rows = _free_rows(meta & NIL, arena_at, pool_at, blocks_at, chain)
             state[C_ROWS] -= rows
             state[C_SWITCHING_ROWS] -= rows
             state[C_KEYS] -= 1
             state[C_SWITCHING_KEYS] -= 1
-            _cache_delete(entries, at)
+            _cache_delete(entries_at, size, at)
         else:
             at += 1
 
@@ -335,6 +336,8 @@ def cache_evict(entries, arena, pool, state, blocks, chain, below, chance, salt)
     The chance is drawn from the code and a salt, so the gaps spread evenly over the directory: evicting from one end
     would pack the other end ever denser. Returns the number of keys evicted.
     """
+    arena_at, pool_at, blocks_at = address_of(arena), address_of(pool), address_of(blocks)
+    entries_at, size = address_of(entries), entries.size >> 1
     evicted = 0
     at = 0
     while at < entries.size >> 1:
@@ -344,9 +347,9 @@ def cache_evict(entries, arena, pool, state, blocks, chain, below, chance, salt)
             continue
         count = (meta >> 32) & COUNT_MASK
         if count < below or (count == below and hash32(entries[2 * at] ^ salt) < chance):
-            state[C_ROWS] -= _free_rows(meta & NIL, arena, pool, blocks, chain)
+            state[C_ROWS] -= _free_rows(meta & NIL, arena_at, pool_at, blocks_at, chain)
             state[C_KEYS] -= 1
-            _cache_delete(entries, at)
+            _cache_delete(entries_at, size, at)
             evicted += 1
         else:
             at += 1
@@ -377,6 +380,8 @@ def cache_evict_unbalanced(
     `per_count_bytes` is v_S divided by the R-cycles over which the counts ran. With `probation` only YOUNG keys are
     judged, and those that stay are PARTIAL from then on; otherwise all that are neither YOUNG nor PARTIAL.
     """
+    arena_at, pool_at, blocks_at = address_of(arena), address_of(pool), address_of(blocks)
+    entries_at, size = address_of(entries), entries.size >> 1
     evicted = 0
     at = 0
     while at < entries.size >> 1:
@@ -392,10 +397,10 @@ def cache_evict_unbalanced(
             reference = load_u32(arena[A_BASE] + (reference << arena[A_SHIFT]))
         waiting_bytes = ((meta >> 32) & COUNT_MASK) * per_count_bytes
         if entry_bytes + rows * row_bytes >= factor * waiting_bytes:
-            _free_rows(meta & NIL, arena, pool, blocks, chain)
+            _free_rows(meta & NIL, arena_at, pool_at, blocks_at, chain)
             state[C_ROWS] -= rows
             state[C_KEYS] -= 1
-            _cache_delete(entries, at)
+            _cache_delete(entries_at, size, at)
             evicted += 1
         else:
             at += 1
@@ -413,9 +418,10 @@ def cache_evict_unbalanced(
 @njit("void(int64[::1], int64[::1])", cache=True, nogil=True)
 def cache_rehash(old, fresh):
     """Move all entries to a directory of another size."""
+    fresh_at, size = address_of(fresh), fresh.size >> 1
     for at in range(old.size >> 1):
         if old[2 * at + 1] != EMPTY:
-            cache_insert(fresh, old[2 * at], old[2 * at + 1])
+            cache_insert(fresh_at, size, old[2 * at], old[2 * at + 1])
 
 
 @njit(
@@ -429,14 +435,16 @@ def cache_load(codes, start, entries, arena, extents, pool, state, out_slots, ou
 
     Room for all of R was checked. Stops when the buffers are full; returns how many rows have slots now.
     """
+    arena_at, extents_at, pool_at = address_of(arena), address_of(extents), address_of(pool)
+    entries_at, size = address_of(entries), entries.size >> 1
     filled = 0
     for row in range(start, min(stop, start + out_slots.size)):
-        slot = take_slot(arena, extents, pool)
+        slot = take_slot(arena_at, extents_at, pool_at)
         reference = (slot - arena[A_BASE]) >> arena[A_SHIFT]
-        at = find_key(entries, codes[row])
+        at = find_key(entries_at, size, codes[row])
         if at < 0:
             store_i32(slot, NIL)
-            cache_insert(entries, codes[row], reference)
+            cache_insert(entries_at, size, codes[row], reference)
             state[C_KEYS] += 1
         else:
             meta = entries[2 * at + 1]

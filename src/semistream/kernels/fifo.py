@@ -25,10 +25,12 @@ from semistream.kernels.arena import (
     P_LIVE,
     P_SLOT,
     P_WARM,
+    add_word,
     free_chain,
     next_slot,
     pop_front,
     push_back,
+    word,
 )
 from semistream.kernels.cache import (
     C_KEYS,
@@ -38,7 +40,7 @@ from semistream.kernels.cache import (
     cache_insert,
     find_key,
 )
-from semistream.kernels.raw import load_i64, load_u8, load_u32, store_i32, store_i64, store_u8
+from semistream.kernels.raw import address_of, load_i64, load_u8, load_u32, store_i32, store_i64, store_u8
 from semistream.kernels.rows import NIL
 from semistream.kernels.tuples import hash32
 
@@ -47,27 +49,28 @@ TILE = 64
 
 
 @njit(nogil=True, inline="always")
-def _link(buckets, arena, slot, code):
-    """Put a slot at the tail of its bucket's list."""
-    at = (hash32(code) * buckets.size) >> 32
-    reference = (slot - arena[A_BASE]) >> arena[A_SHIFT]
-    tail = np.int64(buckets[at])
+def _link(buckets, size, base, shift, slot, code):
+    """Put a slot at the tail of its bucket's list (`buckets`: their address, `size`: their number)."""
+    at = buckets + 4 * ((hash32(code) * size) >> 32)
+    reference = (slot - base) >> shift
+    tail = load_u32(at)
     if tail == NIL:
         store_i32(slot + 8, reference)
     else:
-        address = arena[A_BASE] + (tail << arena[A_SHIFT])
+        address = base + (tail << shift)
         store_i32(slot + 8, load_u32(address + 8))
         store_i32(address + 8, reference)
-    buckets[at] = reference
+    store_i32(at, reference)
 
 
 @njit(nogil=True, inline="always")
-def _touch_tail(buckets, arena, code):
+def _touch_tail(buckets, size, base, shift, code):
     """Fetch the tail of a code's list, for the cache misses of many to overlap; the value means nothing."""
-    tail = np.int64(buckets[(hash32(code) * buckets.size) >> 32])
-    if tail == NIL:
-        return np.int64(0)
-    return load_u32(arena[A_BASE] + (tail << arena[A_SHIFT]) + 8)
+    tail = load_u32(buckets + 4 * ((hash32(code) * size) >> 32))
+    value = np.int64(0)
+    if tail != NIL:
+        value = load_u32(base + (tail << shift) + 8)
+    return value
 
 
 @njit(
@@ -77,16 +80,18 @@ def _touch_tail(buckets, arena, code):
 )
 def fifo_append(codes, ids, start, count, buckets, arena, extents, pool, slots):
     """Append tuples `ids[start:start+count]`; slot addresses go to `slots`. Returns how many found room."""
+    arena_at, extents_at, pool_at = address_of(arena), address_of(extents), address_of(pool)
+    buckets_at, size, base, shift = address_of(buckets), buckets.size, arena[A_BASE], arena[A_SHIFT]
     for i in range(count):
         if i % TILE == 0:
             for t in range(i, min(i + TILE, count)):
-                pool[P_WARM] += _touch_tail(buckets, arena, codes[ids[start + t]])
-        slot = push_back(arena, extents, pool)
+                add_word(pool_at, P_WARM, _touch_tail(buckets_at, size, base, shift, codes[ids[start + t]]))
+        slot = push_back(arena_at, extents_at, pool_at)
         if slot < 0:
             return i
         code = codes[ids[start + i]]
         store_i64(slot, code)
-        _link(buckets, arena, slot, code)
+        _link(buckets_at, size, base, shift, slot, code)
         slots[i] = slot
     return count
 
@@ -160,14 +165,14 @@ def fifo_probe(codes, stop, buckets, arena, cursor, out_slots, out_rows, counter
 
 
 @njit(nogil=True, inline="always")
-def _waiting(buckets, arena, code, enough):
+def _waiting(buckets, size, base, shift, code, enough):
     """Number of waiting tuples of a key, counted up to `enough`."""
-    tail = np.int64(buckets[(hash32(code) * buckets.size) >> 32])
+    tail = load_u32(buckets + 4 * ((hash32(code) * size) >> 32))
     count = 0
     if tail != NIL:
         reference = tail
         while count < enough:
-            slot = arena[A_BASE] + (reference << arena[A_SHIFT])
+            slot = base + (reference << shift)
             if load_i64(slot) == code:
                 count += 1
             reference = load_u32(slot + 8)
@@ -183,10 +188,11 @@ def _waiting(buckets, arena, code, enough):
 )
 def fifo_frequent(codes, stop, buckets, arena, threshold, out_codes, out_counts, filled):
     """Codes of master rows with at least `threshold` waiting tuples, behind `out_codes[:filled]`; -> new filled."""
+    buckets_at, size, base, shift = address_of(buckets), buckets.size, arena[A_BASE], arena[A_SHIFT]
     for row in range(stop):
         if filled == out_codes.size:
             return filled
-        waiting = _waiting(buckets, arena, codes[row], 1 << 20)
+        waiting = _waiting(buckets_at, size, base, shift, codes[row], 1 << 20)
         if waiting >= threshold:
             out_codes[filled] = codes[row]
             out_counts[filled] = waiting
@@ -197,49 +203,59 @@ def fifo_frequent(codes, stop, buckets, arena, threshold, out_codes, out_counts,
 @njit("int64(int64[::1], int64[::1], int64, int64[::1])", cache=True, nogil=True)
 def fifo_front(arena, pool, count, out_slots):
     """Addresses of the `count` oldest slots."""
+    arena_at = address_of(arena)
     slot = pool[P_FRONT]
     extent = pool[P_FRONT_EXT]
     count = min(count, pool[P_LIVE])
     for i in range(count):
         out_slots[i] = slot
         if i + 1 < count:
-            slot, extent = next_slot(arena, slot, extent, pool[P_SLOT])
+            slot, extent = next_slot(arena_at, slot, extent, pool[P_SLOT])
     return count
 
 
 @njit("void(int64, uint32[::1], int64[::1], int32[::1], int64[::1], int64[::1], int64)", cache=True, nogil=True)
 def fifo_expire(count, buckets, arena, extents, pool, blocks, chain):
     """Remove the `count` oldest tuples, each the head of its bucket's list. `chain` 0: no VAR cells."""
+    arena_at, extents_at, pool_at, blocks_at = (
+        address_of(arena),
+        address_of(extents),
+        address_of(pool),
+        address_of(blocks),
+    )
+    buckets_at, size, base, shift = address_of(buckets), buckets.size, arena[A_BASE], arena[A_SHIFT]
+    slot_bytes = pool[P_SLOT]
     for i in range(count):
-        slot = pool[P_FRONT]
+        slot = word(pool_at, P_FRONT)
         if i % TILE == 0:
             ahead = slot
-            extent = pool[P_FRONT_EXT]
+            extent = word(pool_at, P_FRONT_EXT)
             for t in range(i, min(i + TILE, count)):
-                pool[P_WARM] += _touch_tail(buckets, arena, load_i64(ahead))
+                add_word(pool_at, P_WARM, _touch_tail(buckets_at, size, base, shift, load_i64(ahead)))
                 if t + 1 < count:
-                    ahead, extent = next_slot(arena, ahead, extent, pool[P_SLOT])
-        at = (hash32(load_i64(slot)) * buckets.size) >> 32
-        tail = arena[A_BASE] + (np.int64(buckets[at]) << arena[A_SHIFT])
+                    ahead, extent = next_slot(arena_at, ahead, extent, slot_bytes)
+        at = buckets_at + 4 * ((hash32(load_i64(slot)) * size) >> 32)
+        tail = base + (load_u32(at) << shift)
         if tail == slot:
-            buckets[at] = NIL
+            store_i32(at, NIL)
         else:
             store_i32(tail + 8, load_u32(slot + 8))
         if chain > 0:
-            free_chain(arena, blocks, slot + chain)
-        pop_front(arena, extents, pool)
+            free_chain(arena_at, blocks_at, slot + chain)
+        pop_front(arena_at, extents_at, pool_at)
 
 
 @njit("void(uint32[::1], int64[::1], int64[::1])", cache=True, nogil=True)
 def fifo_rebuild(buckets, arena, pool):
     """Fill fresh buckets from the slots alone, oldest first."""
     buckets[:] = NIL
+    arena_at, buckets_at = address_of(arena), address_of(buckets)
     slot = pool[P_FRONT]
     extent = pool[P_FRONT_EXT]
     for i in range(pool[P_LIVE]):
-        _link(buckets, arena, slot, load_i64(slot))
+        _link(buckets_at, buckets.size, arena[A_BASE], arena[A_SHIFT], slot, load_i64(slot))
         if i + 1 < pool[P_LIVE]:
-            slot, extent = next_slot(arena, slot, extent, pool[P_SLOT])
+            slot, extent = next_slot(arena_at, slot, extent, pool[P_SLOT])
 
 
 @njit(
@@ -270,25 +286,27 @@ def fifo_name_keys(
     that satisfies it gets a SWITCHING entry to collect its rows; one that R lacks (and came at least twice) is cached
     as absent at once. Stops naming when the rows wanted pass `most_bytes`. Returns the bytes wanted.
     """
+    arena_at, entries_at, keys_room = address_of(arena), address_of(entries), entries.size >> 1
+    buckets_at, size, base, shift = address_of(buckets), buckets.size, arena[A_BASE], arena[A_SHIFT]
     wanted = np.int64(0)
     slot = pool[P_FRONT]
     extent = pool[P_FRONT_EXT]
     for i in range(min(count, pool[P_LIVE])):
         code = load_i64(slot)
         matches = load_u8(slot + counter)
-        if state[C_KEYS] < max_keys and find_key(entries, code) < 0:
+        if state[C_KEYS] < max_keys and find_key(entries_at, keys_room, code) < 0:
             cost = factor * (entry_bytes + matches * row_bytes)
-            waiting = _waiting(buckets, arena, code, np.int64(cost / tuple_bytes) + 2)
+            waiting = _waiting(buckets_at, size, base, shift, code, np.int64(cost / tuple_bytes) + 2)
             if waiting * tuple_bytes > cost:
                 if matches == 0:
                     if waiting > 1:
-                        cache_insert(entries, code, YOUNG | NIL)
+                        cache_insert(entries_at, keys_room, code, YOUNG | NIL)
                         state[C_KEYS] += 1
                 elif wanted + matches * row_bytes <= most_bytes:
-                    cache_insert(entries, code, SWITCHING | NIL)
+                    cache_insert(entries_at, keys_room, code, SWITCHING | NIL)
                     state[C_KEYS] += 1
                     state[C_SWITCHING_KEYS] += 1
                     wanted += np.int64(matches * row_bytes)
         if i + 1 < min(count, pool[P_LIVE]):
-            slot, extent = next_slot(arena, slot, extent, pool[P_SLOT])
+            slot, extent = next_slot(arena_at, slot, extent, pool[P_SLOT])
     return wanted

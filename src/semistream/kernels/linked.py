@@ -18,7 +18,7 @@ from numba import njit
 
 from semistream.kernels.arena import A_BASE, A_SHIFT, free_chain, give_slot, take_slot
 from semistream.kernels.pages import locate_in_fences
-from semistream.kernels.raw import load_i64, load_u32, store_i32, store_i64
+from semistream.kernels.raw import address_of, load_i64, load_u32, store_i32, store_i64
 from semistream.kernels.rows import NIL
 from semistream.kernels.tuples import hash32
 
@@ -28,63 +28,56 @@ Q_OLDEST, Q_NEWEST, Q_KEYS = range(3)
 
 
 @njit(nogil=True, inline="always")
-def _home(hashed, size):
-    return (hashed * size) >> 32
-
-
-@njit(nogil=True, inline="always")
-def _find(directory, arena, hashed, code):
-    """Directory position of a code, or -1."""
-    size = directory.size
-    at = _home(hashed, size)
-    while True:
-        entry = directory[at]
-        if entry == EMPTY:
-            return -1
+def _find(directory, size, base, shift, hashed, code):
+    """Directory position of a code, or -1 (`directory`: its address, `size`: its entries)."""
+    at = (hashed * size) >> 32
+    found = np.int64(-1)
+    entry = load_i64(directory + 8 * at)
+    while entry != EMPTY:
         same = (entry >> 32) & 0xFFFFFFFF == hashed
-        if same and load_i64(arena[A_BASE] + ((entry & 0xFFFFFFFF) << arena[A_SHIFT])) == code:
-            return at
+        if same and load_i64(base + ((entry & 0xFFFFFFFF) << shift)) == code:
+            found = at
+            break
         at += 1
         if at == size:
             at = 0
+        entry = load_i64(directory + 8 * at)
+    return found
 
 
 @njit("int64(int64[::1], int64[::1], int64, int64)", cache=True, nogil=True)
 def find(directory, arena, hashed, code):
     """Directory position of a code, or -1, for Python code."""
-    return _find(directory, arena, hashed, code)
+    return _find(address_of(directory), directory.size, arena[A_BASE], arena[A_SHIFT], hashed, code)
 
 
 @njit(nogil=True, inline="always")
-def _insert(directory, hashed, reference):
-    size = directory.size
-    at = _home(hashed, size)
-    while directory[at] != EMPTY:
+def _insert(directory, size, hashed, reference):
+    at = (hashed * size) >> 32
+    while load_i64(directory + 8 * at) != EMPTY:
         at += 1
         if at == size:
             at = 0
-    directory[at] = (hashed << 32) | reference
-    return at
+    store_i64(directory + 8 * at, (hashed << 32) | reference)
 
 
 @njit(nogil=True, inline="always")
-def _delete(directory, at):
+def _delete(directory, size, at):
     """Remove an entry and close the gap behind it."""
-    size = directory.size
     gap = at
     probe = at
     while True:
         probe += 1
         if probe == size:
             probe = 0
-        entry = directory[probe]
+        entry = load_i64(directory + 8 * probe)
         if entry == EMPTY:
             break
-        home = _home((entry >> 32) & 0xFFFFFFFF, size)
+        home = (((entry >> 32) & 0xFFFFFFFF) * size) >> 32
         if (probe - home) % size >= (probe - gap) % size:
-            directory[gap] = entry
+            store_i64(directory + 8 * gap, entry)
             gap = probe
-    directory[gap] = EMPTY
+    store_i64(directory + 8 * gap, EMPTY)
 
 
 @njit(
@@ -95,20 +88,20 @@ def _delete(directory, at):
 )
 def linked_append(codes, ids, start, count, arrival, directory, arena, extents, pool, queue, slots):
     """Append tuples to the multi-map and to the young end of Q. Returns how many found room."""
-    base = arena[A_BASE]
-    shift = arena[A_SHIFT]
+    arena_at, extents_at, pool_at = address_of(arena), address_of(extents), address_of(pool)
+    directory_at, size, base, shift = address_of(directory), directory.size, arena[A_BASE], arena[A_SHIFT]
     for i in range(count):
-        slot = take_slot(arena, extents, pool)
+        slot = take_slot(arena_at, extents_at, pool_at)
         if slot < 0:
             return i
         code = codes[ids[start + i]]
         reference = (slot - base) >> shift
         store_i64(slot, code)
         hashed = hash32(code)
-        at = _find(directory, arena, hashed, code)
+        at = _find(directory_at, size, base, shift, hashed, code)
         if at < 0:
             store_i32(slot + 8, NIL)
-            _insert(directory, hashed, reference)
+            _insert(directory_at, size, hashed, reference)
             queue[Q_KEYS] += 1
         else:
             store_i32(slot + 8, directory[at] & 0xFFFFFFFF)
@@ -137,6 +130,7 @@ def linked_probe(codes, start, stop, directory, arena, cursor, out_slots, out_ro
     its tuples stay until `linked_release`, since the output is still to be built from them.
     Stops when a buffer is full.
     """
+    directory_at, size, base, shift = address_of(directory), directory.size, arena[A_BASE], arena[A_SHIFT]
     filled = 0
     room = out_slots.size
     row = cursor[0]
@@ -152,7 +146,7 @@ def linked_probe(codes, start, stop, directory, arena, cursor, out_slots, out_ro
             code = codes[row]
             while end < stop and codes[end] == code:
                 end += 1
-            at = _find(directory, arena, hash32(code), code)
+            at = _find(directory_at, size, base, shift, hash32(code), code)
             if at < 0:
                 row = end
                 continue
@@ -181,7 +175,7 @@ def linked_probe(codes, start, stop, directory, arena, cursor, out_slots, out_ro
                 slot = arena[A_BASE] + (following << arena[A_SHIFT])
                 inner = row
         code = codes[row]
-        at = _find(directory, arena, hash32(code), code)
+        at = _find(directory_at, size, base, shift, hash32(code), code)
         done[finished] = arena[A_BASE] + ((directory[at] & 0xFFFFFFFF) << arena[A_SHIFT])
         finished += 1
         row = end
@@ -208,20 +202,20 @@ def linked_chain(arena, newest, position, out_slots):
 
 
 @njit(nogil=True, inline="always")
-def _length(arena, newest):
+def _length(base, shift, newest):
     """Number of tuples waiting with one key."""
     count = 1
     following = load_u32(newest + 8)
     while following != NIL:
         count += 1
-        following = load_u32(arena[A_BASE] + (following << arena[A_SHIFT]) + 8)
+        following = load_u32(base + (following << shift) + 8)
     return count
 
 
 @njit("int64(int64[::1], int64)", cache=True, nogil=True)
 def linked_length(arena, newest):
     """Number of tuples waiting with one key, for Python code."""
-    return _length(arena, newest)
+    return _length(arena[A_BASE], arena[A_SHIFT], newest)
 
 
 @njit(
@@ -231,14 +225,14 @@ def linked_length(arena, newest):
 )
 def linked_release(done, count, directory, arena, pool, queue, blocks, chain):
     """Remove all tuples of the finished keys from H_S and Q; returns how many tuples left."""
-    base = arena[A_BASE]
-    shift = arena[A_SHIFT]
+    arena_at, pool_at, blocks_at = address_of(arena), address_of(pool), address_of(blocks)
+    directory_at, size, base, shift = address_of(directory), directory.size, arena[A_BASE], arena[A_SHIFT]
     released = 0
     for i in range(count):
         slot = done[i]
         code = load_i64(slot)
-        at = _find(directory, arena, hash32(code), code)
-        _delete(directory, at)
+        at = _find(directory_at, size, base, shift, hash32(code), code)
+        _delete(directory_at, size, at)
         queue[Q_KEYS] -= 1
         while True:
             following = load_u32(slot + 8)
@@ -253,8 +247,8 @@ def linked_release(done, count, directory, arena, pool, queue, blocks, chain):
             else:
                 queue[Q_NEWEST] = older
             if chain > 0:
-                free_chain(arena, blocks, slot + chain)
-            give_slot(arena, pool, slot)
+                free_chain(arena_at, blocks_at, slot + chain)
+            give_slot(arena_at, pool_at, slot)
             released += 1
             if following == NIL:
                 break
@@ -283,6 +277,7 @@ def linked_absent(directory, arena, queue, fences, continues, group, loaded, don
     `loaded[g]` is the iteration in which page group g was read. Newest slots of such keys go to `done`, as long as
     the oldest tuple is of that kind; returns how many (a key may come twice).
     """
+    directory_at, size, base, shift = address_of(directory), directory.size, arena[A_BASE], arena[A_SHIFT]
     code = np.empty(1, np.int64)
     first = np.empty(1, np.int64)
     last = np.empty(1, np.int64)
@@ -295,7 +290,7 @@ def linked_absent(directory, arena, queue, fences, continues, group, loaded, don
         part = first[0] // group
         if part != last[0] // group or loaded[part] <= load_u32(slot + 20):
             break
-        at = _find(directory, arena, hash32(code[0]), code[0])
+        at = _find(directory_at, size, base, shift, hash32(code[0]), code[0])
         done[count] = arena[A_BASE] + ((directory[at] & 0xFFFFFFFF) << arena[A_SHIFT])
         count += 1
         reference = load_u32(slot + 16)
@@ -305,9 +300,10 @@ def linked_absent(directory, arena, queue, fences, continues, group, loaded, don
 @njit("void(int64[::1], int64[::1], int64, int64[::1], int64[::1])", cache=True, nogil=True)
 def linked_lengths(arena, done, count, out_codes, out_counts):
     """Codes and numbers of waiting tuples of keys given by their newest slots."""
+    base, shift = arena[A_BASE], arena[A_SHIFT]
     for i in range(count):
         out_codes[i] = load_i64(done[i])
-        out_counts[i] = _length(arena, done[i])
+        out_counts[i] = _length(base, shift, done[i])
 
 
 @njit("void(int64[::1], int64, int64[::1], int64[::1], int64[::1])", cache=True, nogil=True)
@@ -336,6 +332,7 @@ def linked_oldest(arena, queue, out_codes):
 @njit("void(int64[::1], int64[::1], int64[::1], int64[::1])", cache=True, nogil=True)
 def linked_newest(directory, arena, codes, out_slots):
     """Newest slots of keys that wait."""
+    directory_at, size, base, shift = address_of(directory), directory.size, arena[A_BASE], arena[A_SHIFT]
     for i in range(codes.size):
-        at = _find(directory, arena, hash32(codes[i]), codes[i])
+        at = _find(directory_at, size, base, shift, hash32(codes[i]), codes[i])
         out_slots[i] = arena[A_BASE] + ((directory[at] & 0xFFFFFFFF) << arena[A_SHIFT])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
@@ -87,6 +88,16 @@ def copy_bytes(target, source, count):  # type: ignore[no-untyped-def]
     while at < count:
         store_u8(target + at, load_u8(source + at))
         at += 1
+
+
+@njit(nogil=True, inline="always")
+def address_of(array):  # type: ignore[no-untyped-def]
+    """Address of an array's first element.
+
+    Helpers that are called for every tuple take addresses: an array argument would be reference-counted, atomically,
+    at every call, which costs more than the work itself.
+    """
+    return np.int64(array.ctypes.data)
 
 
 @njit(nogil=True, inline="always")

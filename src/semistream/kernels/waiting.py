@@ -14,8 +14,8 @@ import numpy as np
 from numba import njit
 
 from semistream.kernels.arena import A_BASE, A_SHIFT, free_chain, give_slot, take_slot
-from semistream.kernels.cache import COUNT_MASK, COUNT_ONE, cache_find
-from semistream.kernels.raw import load_i64, load_u8, load_u32, store_i32, store_i64, store_u8
+from semistream.kernels.cache import COUNT_MASK, COUNT_ONE, find_key
+from semistream.kernels.raw import address_of, load_i64, load_u8, load_u32, store_i32, store_i64, store_u8
 from semistream.kernels.rows import NIL
 
 QUEUE_HEADER = 12
@@ -67,8 +67,9 @@ def lists_append(
 
     `first` and `last` are the tuples' pages, kept where `paged`. Returns how many found room.
     """
+    arena_at, extents_at, pool_at = address_of(arena), address_of(extents), address_of(pool)
     for i in range(count):
-        slot = take_slot(arena, extents, pool)
+        slot = take_slot(arena_at, extents_at, pool_at)
         if slot < 0:
             return i
         tuple_ = ids[start + i]
@@ -137,10 +138,11 @@ def lists_collect(lists, stop, heads, counts, arena, cursor, paged, out_slots, o
 @njit("void(int64[::1], int64, int64[::1], int64[::1], int64[::1], int64)", cache=True, nogil=True)
 def free_slots(slots, count, arena, pool, blocks, chain):
     """Give back the slots of tuples that leave, with their VAR chains (`chain` 0: none)."""
+    arena_at, pool_at, blocks_at = address_of(arena), address_of(pool), address_of(blocks)
     for i in range(count):
         if chain > 0:
-            free_chain(arena, blocks, slots[i] + chain)
-        give_slot(arena, pool, slots[i])
+            free_chain(arena_at, blocks_at, slots[i] + chain)
+        give_slot(arena_at, pool_at, slots[i])
 
 
 @njit("void(int64[::1], int64, boolean[::1], int64)", cache=True, nogil=True)
@@ -164,8 +166,9 @@ def read_null_keys(slots, count, flag, out):
 @njit("int64(int64[::1], boolean[::1], int64, int64[::1])", cache=True, nogil=True)
 def answered_prefix(codes, null, stop, entries):
     """How many of the first tuples the cache answers; `null` (of length 0: none) have no key."""
+    entries_at, size = address_of(entries), entries.size >> 1
     for i in range(stop):
-        if (null.size == 0 or not null[i]) and cache_find(entries, codes[i]) < 0:
+        if (null.size == 0 or not null[i]) and find_key(entries_at, size, codes[i]) < 0:
             return i
     return stop
 
@@ -180,12 +183,13 @@ def uncached_codes(slot, arena, entries, flag, most, out_codes, result):
 
     `flag` 0: no tuple has a null key. `result[0]`: tuples walked over. Returns the number of codes.
     """
+    entries_at, size = address_of(entries), entries.size >> 1
     found = 0
     walked = 0
     while slot != 0:
         if flag == 0 or load_u8(slot + flag) & NULL_KEY == 0:
             code = load_i64(slot)
-            if cache_find(entries, code) < 0:
+            if find_key(entries_at, size, code) < 0:
                 if found == most:
                     break
                 out_codes[found] = code
@@ -210,6 +214,7 @@ def answer_pairs(refs, codes, null, stop, entries, arena, most_rows, last, curso
     (0), if it has no row, or always, behind its rows. `cursor`: tuple, row to go on with (0: the first, -1:
     only NO_ROW is left), 1 where it stopped for want of an answer. Stops also when the pair buffers are full.
     """
+    entries_at, size = address_of(entries), entries.size >> 1
     filled = 0
     room = out_refs.size
     i = cursor[0]
@@ -220,7 +225,7 @@ def answer_pairs(refs, codes, null, stop, entries, arena, most_rows, last, curso
         if row == 0:
             reference = np.int64(NIL)
             if null.size == 0 or not null[i]:
-                at = cache_find(entries, codes[i])
+                at = find_key(entries_at, size, codes[i])
                 if at < 0:
                     cursor[2] = 1
                     break
