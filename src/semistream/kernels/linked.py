@@ -336,3 +336,30 @@ def linked_newest(directory, arena, codes, out_slots):
     for i in range(codes.size):
         at = _find(directory_at, size, base, shift, hash32(codes[i]), codes[i])
         out_slots[i] = arena[A_BASE] + ((directory[at] & 0xFFFFFFFF) << arena[A_SHIFT])
+
+
+@njit(
+    "int64(int64[::1], int64[::1], int64[::1], boolean[::1], int64, int64[::1], int64)",
+    cache=True,
+    nogil=True,
+)
+def linked_front(arena, queue, fences, continues, group, loaded, most):
+    """Among the `most` newest tuples, the code whose page group was read longest ago."""
+    code = np.empty(1, np.int64)
+    first = np.empty(1, np.int64)
+    last = np.empty(1, np.int64)
+    reference = queue[Q_NEWEST]
+    best = np.int64(0)
+    oldest = np.int64(-2)
+    for _ in range(most):
+        if reference == NIL:
+            break
+        slot = arena[A_BASE] + (reference << arena[A_SHIFT])
+        code[0] = load_i64(slot)
+        locate_in_fences(fences, continues, code, first, last)
+        read_at = loaded[first[0] // group]
+        if oldest == -2 or read_at < oldest:
+            oldest = read_at
+            best = code[0]
+        reference = load_u32(slot + 12)
+    return best

@@ -30,7 +30,7 @@ class CacheJoin(IndexJoin):
     When a key's tuples leave the pending table, their number f is compared with a threshold: a key with f at or above
     it is frequent and its master tuples, all of them, enter the cache; the least frequent cached keys make room. The
     threshold falls while the cache has room and rises when evictions come too often; counts are halved now and then,
-    so the cache follows the stream.
+    and more often while the hit rate is below its usual, so the cache follows the stream.
 
     Needs of R: an index (a non-clustered one does). The papers have one master tuple a key; here a key may have many.
 
@@ -78,7 +78,8 @@ class CacheJoin(IndexJoin):
         keys = max(int(share / Cache.key_bytes(self._master_layout.slot_bytes)), 8)
         self.cache = Cache(arena, self._master_layout, share, keys)
         self.pending = LinkedPending(arena, self._stream_layout(LINKED_HEADER), room - share)
-        self._asked = 0
+        self._asked = self._since_aging = self._hits_before = 0
+        self._usual_rate = 0.0
         self._admitted = 0
         self._level = 0
 
@@ -93,13 +94,27 @@ class CacheJoin(IndexJoin):
         return missed
 
     def _follow_stream(self, asked: int) -> None:
-        """Halve all counts after every two cachefuls of tuples, and let the threshold find its level."""
+        """Halve all counts every sixteen cachefuls of tuples; quarter them every two while hits are below their usual.
+
+        Long counts tell hot keys apart better; when the stream changes, forgetting matters more.
+        """
         self._asked += asked
-        if self._asked < 2 * max(self.cache.max_keys, 256):
+        capacity = max(self.cache.max_keys, 256)
+        if self._asked < 2 * capacity:
             return
-        self._asked = 0
-        self.cache.age()
-        self._level //= 2
+        hits = self.stats.cache_hits
+        rate = (hits - self._hits_before) / self._asked
+        self._since_aging += self._asked
+        self._hits_before, self._asked = hits, 0
+        changed = rate < 0.95 * self._usual_rate
+        self._usual_rate = max(rate, 0.95 * self._usual_rate + 0.05 * rate)
+        if changed or self._since_aging >= 16 * capacity:
+            self._since_aging = 0
+            self.cache.age()
+            self._level //= 2
+            if changed:
+                self.cache.age()
+                self._level //= 2
         has_room = self.cache.row_room > 0.05 * self.cache.max_keys
         self.threshold.adjust(has_room, self._admitted, self.cache.max_keys)
         self._admitted = 0

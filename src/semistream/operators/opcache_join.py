@@ -9,10 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from semistream.kernels import linked as kernel
 from semistream.master.base import Master, PageBlock, PageReader
 from semistream.operators.pcache_join import PCacheJoin
 from semistream.parts.disk_buffer import DiskBuffer
 from semistream.spec import JoinSpec
+
+_FRONT_TUPLES = 64
 
 
 class BufferState(Enum):
@@ -46,7 +49,7 @@ class OPCacheJoin(PCacheJoin):
     """OP-CACHEJOIN loads one disk buffer while the disk phase probes the other.
 
     Each buffer is empty, full or busy and has a loader thread of its own. The tuple at the rear of the queue (the
-    oldest) picks the load of one, the tuple at its front (the newest) that of the other; a full buffer is probed, and
+    oldest) picks the load of one, a tuple at its front (the newest) that of the other; a full buffer is probed, and
     as soon as it is done its thread refills it. The disk phase changes over with almost no delay, so the time of a
     load is hidden behind that of a probe.
 
@@ -71,6 +74,10 @@ class OPCacheJoin(PCacheJoin):
     def __init__(self, master: Master, spec: JoinSpec, budget_bytes: int, **common: Any) -> None:
         self._second_reader: PageReader | None = None
         super().__init__(master, spec, budget_bytes, **common)
+
+    def _default_buffer_bytes(self, total: int) -> int:
+        """Each buffer is as large as P-CACHEJOIN's single one."""
+        return int(1.3 * super()._default_buffer_bytes(total))
 
     def _extra_fixed_bytes(self, total: int) -> int:
         """A reader serves one thread: the second buffer has its own."""
@@ -142,13 +149,31 @@ class OPCacheJoin(PCacheJoin):
             for buffer, other in (self.disk_buffers, self.disk_buffers[::-1]):
                 if buffer.state is not BufferState.EMPTY or buffer.is_requested or not len(self.pending):
                     continue
-                slot = self.pending.newest if buffer.from_front else self.pending.oldest
-                code = self._code_at(slot)
+                code = self._front_code() if buffer.from_front else self._code_at(self.pending.oldest)
                 pages = self._pages_for(code)
                 if other.is_requested and (other.code == code or other.pages[0] == pages[0]):
                     continue
                 buffer.code, buffer.pages = code, pages
             self._loads.notify_all()
+
+    def _front_code(self) -> int:
+        """The key that picks a load at the front: of the newest tuples the one whose pages were not read for longest.
+
+        The very newest tuple's pages may have been read a moment ago, and then hardly another tuple waits for them.
+        """
+        if self.master.order != "key":
+            return self._code_at(self.pending.newest)
+        return int(
+            kernel.linked_front(
+                self.pending.arena.state,
+                self.pending.queue,
+                self.reader.fences,
+                self.reader.continues,
+                self.buffer_pages,
+                self._loaded,
+                _FRONT_TUPLES,
+            )
+        )
 
     def _probe_buffer(self, buffer: LoadedBuffer) -> Iterator[pa.RecordBatch]:
         first, pages, last = buffer.pages
