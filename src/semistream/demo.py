@@ -98,7 +98,7 @@ def _join(
         result = pa.Table.from_batches(joined, operator.output_schema)
     progress.update(task, description=f"{name}: checking")
     joined.clear()
-    right = _sorted(result).equals(expected)
+    right = _sorted(result).cast(expected.schema).equals(expected)
     progress.update(task, description=name)
     rate = stats.tuples_in / seconds
     return Outcome(name, stats.tuples_in, stats.rows_out, rate, stats.hit_rate, memory.peak_bytes, right)
