@@ -37,7 +37,7 @@ class CacheJoin(IndexJoin):
     Memory: M = d·v_R + h_R·v_R + 8·h_R + h_S·(v_S·f + v_Q).
     Cost:   c_loop = c_I/O(d) + d·(c_H + c_F) + w_S·(c_O + c_E + c_S + c_A) + w_N·(c_H + c_O + c_S).
 
-    Options: `cache_share`, the cache's part of the memory for tables (default 0.25); `threshold`, where it starts.
+    Options: `cache_share`, the cache's part of the memory for tables (default 0.15); `threshold`, where it starts.
 
     >>> import pyarrow as pa
     >>> from semistream import open_join
@@ -60,7 +60,7 @@ class CacheJoin(IndexJoin):
         spec: JoinSpec,
         budget_bytes: int,
         *,
-        cache_share: float = 0.25,
+        cache_share: float = 0.15,
         threshold: int = 1,
         **common: Any,
     ) -> None:

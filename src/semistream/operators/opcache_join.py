@@ -77,7 +77,7 @@ class OPCacheJoin(PCacheJoin):
 
     def _default_buffer_bytes(self, total: int) -> int:
         """Each buffer is as large as P-CACHEJOIN's single one."""
-        return int(1.3 * super()._default_buffer_bytes(total))
+        return 2 * super()._default_buffer_bytes(total)
 
     def _extra_fixed_bytes(self, total: int) -> int:
         """A reader serves one thread: the second buffer has its own."""
