@@ -59,7 +59,7 @@ def test_the_rarest_keys_leave_first() -> None:
 
 
 def test_compaction_returns_extents_and_moves_every_row() -> None:
-    cache, table = filled(rows_a_key=3)
+    cache, _ = filled(rows_a_key=3)
     cache.evict_least(KEYS * 9 // 10)
     before, held, free = cached_rows(cache), cache.pool.extents, cache.arena.free_extents
     returned = cache.compact()
