@@ -64,7 +64,7 @@ $(VENV)/.package: pyproject.toml $(VENV)/.runtime
 # uv makes one lock for all platforms and Python versions. It does not read pip's configuration; where a mirror
 # is needed, set UV_DEFAULT_INDEX. `make lock LOCK_FLAGS=--upgrade` takes new versions.
 LOCK_FLAGS ?=
-COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-find-links --custom-compile-command "make lock" $(LOCK_FLAGS) pyproject.toml --group build
 
 lock: $(filter $(VENV)-lock/%,$(UV))  ## resolve the dependencies again and write the locks
