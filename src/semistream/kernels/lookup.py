@@ -3,6 +3,7 @@
 # mypy: disallow_untyped_defs=False
 from __future__ import annotations
 
+import numpy as np
 from numba import njit
 
 from semistream.kernels.raw import load_i64
@@ -59,16 +60,51 @@ def _bound(address, rows, code, upper):
     return low
 
 
+@njit(nogil=True, inline="always")
+def _near_bound(address, rows, code, low_code, high_code):
+    """As `_bound` (lower), from where the code would stand if codes were spread evenly between the page's fences."""
+    span = np.float64(high_code) - np.float64(low_code)
+    at = rows >> 1
+    if span > 0.0:
+        share = (np.float64(code) - np.float64(low_code)) / span
+        at = np.int64(min(max(share, 0.0), 1.0) * (rows - 1))
+    step = 4
+    if load_i64(address + 8 * at) < code:
+        low = at + 1
+        high = min(low + step, rows)
+        while high < rows and load_i64(address + 8 * (high - 1)) < code:
+            low = high
+            step *= 2
+            high = min(low + step, rows)
+    else:
+        high = at
+        low = max(high - step, 0)
+        while low > 0 and load_i64(address + 8 * low) >= code:
+            high = low
+            step *= 2
+            low = max(high - step, 0)
+    while low < high:
+        middle = (low + high) >> 1
+        if load_i64(address + 8 * middle) < code:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
 @njit(
     "void(int64[::1], int64[::1], int64[::1], int64, int64, int64[::1], int64, int64[::1], int32[::1], int32[::1],"
-    " int64[:,::1], boolean, int64[::1], int64[::1])",
+    " int64[:,::1], boolean, int64[::1], int64[::1], int64[::1])",
     cache=True,
     nogil=True,
 )
-def find_runs(codes, first, last, start, stop, pages, page_rows, base, rows, kind, data, ordered, out_start, out_end):
+def find_runs(
+    codes, first, last, start, stop, pages, page_rows, base, rows, kind, data, ordered, fences, out_start, out_end
+):
     """Block rows `out_start[u]..out_end[u]` of each code whose pages are in the block (equal when it is absent).
 
-    `pages` are the block's page numbers, sorted. On a store in another order than the code's (`ordered` false) the
+    `pages` are the block's page numbers, sorted; `fences` the first code of every page, by which a search begins
+    near its end. On a store in another order than the code's (`ordered` false) the
     page is searched row by row.
     """
     code_column = data.shape[1] - 1
@@ -85,7 +121,11 @@ def find_runs(codes, first, last, start, stop, pages, page_rows, base, rows, kin
         while ordinal < pages.size and pages[ordinal] <= last[u]:
             address = base[ordinal] + data[kind[ordinal], code_column]
             if ordered:
-                low = _bound(address, rows[ordinal], codes[u], False)
+                page = pages[ordinal]
+                if page + 1 < fences.size and fences[page] < fences[page + 1]:
+                    low = _near_bound(address, rows[ordinal], codes[u], fences[page], fences[page + 1])
+                else:
+                    low = _bound(address, rows[ordinal], codes[u], False)
                 high = low
                 if low < rows[ordinal] and load_i64(address + 8 * low) == codes[u]:
                     high = low + 1

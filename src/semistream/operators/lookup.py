@@ -112,6 +112,7 @@ class LookupJoin(SemiStreamJoin):
                 block.kind,
                 block.data,
                 by_key,
+                self.reader.fences,
                 starts,
                 ends,
             )
@@ -174,6 +175,7 @@ class LookupJoin(SemiStreamJoin):
                 block.kind,
                 block.data,
                 self.master.order == "key",
+                self.reader.fences,
                 starts,
                 ends,
             )

@@ -324,6 +324,7 @@ class OrderedJoin(LookupJoin):
                 block.kind,
                 block.data,
                 by_key,
+                self.reader.fences,
                 starts,
                 ends,
             )
@@ -439,6 +440,7 @@ class OrderedJoin(LookupJoin):
                 block.kind,
                 block.data,
                 self.master.order == "key",
+                self.reader.fences,
                 starts,
                 ends,
             )
