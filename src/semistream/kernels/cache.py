@@ -43,12 +43,6 @@ def find_key(entries, size, code):
     return at if load_i64(entries + 16 * at + 8) != EMPTY else -1
 
 
-@njit("int64(int64[::1], int64)", cache=True, nogil=True)
-def cache_find(entries, code):
-    """Index of the entry of a code, or -1, for Python code."""
-    return find_key(address_of(entries), entries.size >> 1, code)
-
-
 @njit(nogil=True, inline="always")
 def cache_insert(entries, size, code, meta):
     """Put a new key into the directory (`entries`: their address, `size`: their number)."""

@@ -9,14 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from semistream.errors import ConfigError
 from semistream.kernels import linked as kernel
 from semistream.kernels.linked import LINKED_HEADER
 from semistream.master.base import Master, PageBlock
 from semistream.operators.base import Chunk
 from semistream.operators.index import IndexJoin
 from semistream.parts.arena import Arena
-from semistream.parts.cache import Cache
+from semistream.parts.cache import Cache, checked_share
 from semistream.parts.frequency import AdaptiveThreshold
 from semistream.parts.pending import LinkedPending
 from semistream.spec import JoinSpec
@@ -64,11 +63,7 @@ class CacheJoin(IndexJoin):
         threshold: int = 1,
         **common: Any,
     ) -> None:
-        if not 0.0 < cache_share < 0.95:
-            raise ConfigError(f"cache_share={cache_share} is out of range; allowed are shares between 0 and 0.95")
-        if threshold < 1:
-            raise ConfigError(f"threshold={threshold} is out of range; allowed are whole numbers from 1")
-        self._cache_share = cache_share
+        self._cache_share = checked_share(cache_share)
         self.threshold = AdaptiveThreshold(threshold)
         super().__init__(master, spec, budget_bytes, **common)
 

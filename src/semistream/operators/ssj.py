@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from semistream.errors import ConfigError
 from semistream.kernels import cache as cache_kernel
 from semistream.kernels import fifo as fifo_kernel
 from semistream.kernels.fifo import FIFO_HEADER
@@ -16,7 +15,7 @@ from semistream.master.base import Master, PageBlock
 from semistream.operators.base import Chunk
 from semistream.operators.scan import ScanJoin
 from semistream.parts.arena import Arena
-from semistream.parts.cache import Cache
+from semistream.parts.cache import Cache, checked_share
 from semistream.parts.frequency import AdaptiveThreshold
 from semistream.parts.pending import FifoPending
 from semistream.parts.switching import collect_rows
@@ -63,11 +62,7 @@ class SSJ(ScanJoin):
         threshold: int = 2,
         **common: Any,
     ) -> None:
-        if not 0.0 < cache_share < 0.95:
-            raise ConfigError(f"cache_share={cache_share} is out of range; allowed are shares between 0 and 0.95")
-        if threshold < 1:
-            raise ConfigError(f"threshold={threshold} is out of range; allowed are whole numbers from 1")
-        self._cache_share = cache_share
+        self._cache_share = checked_share(cache_share)
         self.threshold = AdaptiveThreshold(threshold)
         super().__init__(master, spec, budget_bytes, **common)
 

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from semistream.columns.rows import Paged, RowLayout, take_rows
+from semistream.errors import ConfigError
 from semistream.kernels import arena as arena_kernel
 from semistream.kernels import cache as kernel
 from semistream.kernels import compact as compact_kernel
@@ -18,6 +19,13 @@ Bools = npt.NDArray[np.bool_]
 
 MAX_LOAD = 0.75
 _COUNT_CLASSES = 4096
+
+
+def checked_share(share: float) -> float:
+    """The cache's part of the memory for tables, as a caller gave it."""
+    if not 0.0 < share < 0.95:
+        raise ConfigError(f"cache_share={share} is out of range; allowed are shares between 0 and 0.95")
+    return share
 
 
 class Cache:
@@ -119,9 +127,6 @@ class Cache:
                 self.counting,
             )
         )
-
-    def contains(self, code: int) -> bool:
-        return bool(kernel.cache_find(self.entries, code) >= 0)
 
     def take(self, rows: Int64s, start: int, count: int) -> list[pa.Array] | None:
         """Physical master columns of cached rows."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from semistream.errors import ConfigError
 from semistream.kernels import sketch as kernel
 
 Int64s = npt.NDArray[np.int64]
@@ -18,6 +19,8 @@ class AdaptiveThreshold:
     """
 
     def __init__(self, start: int = 2, churn: float = 0.05) -> None:
+        if start < 1:
+            raise ConfigError(f"threshold={start} is out of range; allowed are whole numbers from 1")
         self.value = start
         self._churn = churn
 
