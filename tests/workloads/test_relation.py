@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from semistream.errors import ConfigError
+from semistream.master.build import build_pages
+from semistream.workloads.counter import gather
 from semistream.workloads.relation import (
+    FREQUENCY,
+    KEY,
     MASTER_ROW_BYTES,
     STREAM_ROW_BYTES,
     STREAM_SCHEMA,
+    SyntheticMaster,
+    SyntheticStream,
     master_batches,
     master_keys,
     master_table,
@@ -68,5 +77,46 @@ def test_empty_relations_have_their_schema() -> None:
 
 
 def test_rows_outside_the_relation_are_refused() -> None:
-    with pytest.raises(ValueError, match="not in a relation of 10 rows"):
+    with pytest.raises(ConfigError, match="not in a relation of 10 rows"):
         master_table(10, 1, 5, 6)
+
+
+def test_order_by_access_frequency_is_the_order_of_the_stream() -> None:
+    n = 2_000
+    master = SyntheticMaster(n, seed=1, order="frequency", hot_seed=5)
+    assert np.array_equal(gather(master.keys(0, n), n, 5), np.arange(n))
+    seen = np.bincount(SyntheticStream(n, 1.0, seed=5).keys(0, 200_000), minlength=n)
+    in_order = seen[master.keys(0, n)]
+    assert in_order[:10].min() > in_order[100:].max()
+    assert in_order.sum() == 200_000
+
+
+@pytest.mark.parametrize("repeat", [False, True])
+def test_frequency_column_lays_the_store_out(repeat: bool, tmp_path: Path) -> None:
+    n = 3_000
+    master = SyntheticMaster(n, seed=1, repeat=repeat, hot_seed=5, frequency=1.0)
+    table = master.table()
+    ranks = gather(table.column(KEY).to_numpy(), n, 5)
+    assert np.allclose(table.column(FREQUENCY).to_numpy(), 1 / (ranks + 1))
+    store = build_pages(master.reader(), tmp_path / "store", on=KEY, order="frequency", frequency=FREQUENCY)
+    assert (store.n_rows, store.order) == (n, "frequency")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_unmatched_share(share: float) -> None:
+    keys = SyntheticStream(1_000, 1.0, 3, unmatched=share).keys(0, 40_000)
+    outside = keys >= 1_000
+    assert outside.mean() == pytest.approx(share, abs=0.01)
+    assert keys.max() < 2_000
+    assert np.array_equal(keys % 1_000, SyntheticStream(1_000, 1.0, 3).keys(0, 40_000))
+
+
+def test_impossible_relations_are_refused() -> None:
+    with pytest.raises(ConfigError, match="order='random'"):
+        SyntheticMaster(10, order="random")
+    with pytest.raises(ConfigError, match="needs unique keys"):
+        SyntheticMaster(10, repeat=True, order="frequency")
+    with pytest.raises(ConfigError, match="no stream of 0 keys"):
+        SyntheticStream(0)
+    with pytest.raises(ConfigError, match=r"1\.5 unmatched"):
+        SyntheticStream(10, unmatched=1.5)
