@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ _UNITS = {
     "GIB": 2**30,
     "TIB": 2**40,
 }
+
+_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0}
+_SECONDS |= {"m": 60.0, "min": 60.0, "minute": 60.0, "minutes": 60.0, "h": 3600.0, "hour": 3600.0, "hours": 3600.0}
 
 
 def parse_bytes(value: str | int | float) -> int:
@@ -44,6 +48,27 @@ def parse_bytes(value: str | int | float) -> int:
     if not 1 <= size < 2**48:
         raise BudgetError(f"memory={value!r} is out of range; allowed are 1 byte to 256 TiB, for example '64MB'")
     return int(size)
+
+
+def parse_seconds(value: str | int | float) -> float:
+    """Seconds of a duration such as 1.5, "500ms", "30s", "2 min", "1h".
+
+    >>> parse_seconds("30s"), parse_seconds("500 ms"), parse_seconds(2)
+    (30.0, 0.5, 2.0)
+    """
+    seconds = math.nan
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = float(value)
+    elif isinstance(value, str):
+        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([A-Za-z]*)\s*", value)
+        if match is not None and match[2].lower() in _SECONDS:
+            seconds = float(match[1]) * _SECONDS[match[2].lower()]
+    if not 0 < seconds < math.inf:
+        raise ConfigError(
+            f"{value!r} is not a duration; allowed are a number above 0 and one of the units ms, s, min, h, "
+            "for example '30s'"
+        )
+    return seconds
 
 
 @dataclass(frozen=True)

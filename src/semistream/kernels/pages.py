@@ -81,47 +81,54 @@ def locate_in_fences(fences, continues, codes, first, last):
 
 
 @njit(
-    "void(int64, int64[::1], int64[::1], int64, int64, int64, int64, int64[::1], int64[::1])",
+    "void(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, int64, int64, int64, int64[::1],"
+    " int64[::1])",
     cache=True,
     nogil=True,
 )
-def read_pages(fd, pages, starts, address, capacity, gap, align, base, result):
+def read_pages(fds, borders, shifts, pages, starts, address, capacity, gap, align, base, result):
     """Reads sorted pages into memory at `address`, neighbours together, until the room is used up.
 
-    Page p is bytes [starts[p], starts[p + 1]) of the file. Reads begin and end on multiples of `align`.
-    `result`: pages read, preads, bytes asked for, then -1 or the file offset at which a read failed.
+    Pages borders[s] to borders[s + 1] - 1 are in file s: page p is bytes [starts[p], starts[p + 1]) of it, less
+    shifts[s]. Reads begin and end on multiples of `align`, and none crosses the border of a file.
+    `result`: pages read, preads, bytes asked for, then -1 or the offset at which a read failed and of which file.
     """
     n = pages.shape[0]
     room = 0
     i = 0
+    file = 0
     result[0] = result[1] = result[2] = 0
     result[3] = -1
     # Inside one aligned block a gap costs nothing.
     free = max(gap, align)
     while i < n:
-        low = starts[pages[i]] // align * align
-        end = starts[pages[i] + 1]
+        while pages[i] >= borders[file + 1]:
+            file += 1
+        shift = shifts[file]
+        low = (starts[pages[i]] - shift) // align * align
+        end = starts[pages[i] + 1] - shift
         size = (end + align - 1) // align * align - low
         if room + size > capacity:
             break
         j = i + 1
-        while j < n and starts[pages[j]] - end < free:
-            wider = (starts[pages[j] + 1] + align - 1) // align * align - low
+        while j < n and pages[j] < borders[file + 1] and starts[pages[j]] - shift - end < free:
+            wider = (starts[pages[j] + 1] - shift + align - 1) // align * align - low
             if room + wider > capacity:
                 break
             size = wider
-            end = starts[pages[j] + 1]
+            end = starts[pages[j] + 1] - shift
             j += 1
         got = 0
         while got < end - low:
-            count = _pread(fd, address + room + got, size - got, low + got)
+            count = _pread(fds[file], address + room + got, size - got, low + got)
             if count <= 0:
                 result[3] = low + got
+                result[4] = file
                 return
             got += count
             result[1] += 1
         for k in range(i, j):
-            base[k] = address + room + starts[pages[k]] - low
+            base[k] = address + room + starts[pages[k]] - shift - low
         result[2] += size
         result[0] = j
         room += size

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import njit
 
 from semistream.kernels.lookup import _bound
@@ -122,47 +123,51 @@ def pair_units(
 
 
 @njit(
-    "void(int64, int64[::1], int64[::1], int64, int64[::1], int64, int64, int64, int64[::1], int64[::1])",
+    "void(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, int64[::1], int64, int64, int64,"
+    " int64[::1], int64[::1])",
     cache=True,
     nogil=True,
 )
-def read_each(fd, tuples, pages, count, starts, address, capacity, align, base, result):
+def read_each(fds, borders, shifts, tuples, pages, count, starts, address, capacity, align, base, result):
     """Reads the page of every unit, shared or not, until the room is used up; a tuple's own pages in one go.
 
-    Page p is bytes [starts[p], starts[p + 1]) of the file. `result`: units served, preads, bytes asked for,
-    then -1 or the file offset at which a read failed.
+    Files and places of pages are those of `pages.read_pages`. `result`: units served, preads, bytes asked for, then
+    -1 or the offset at which a read failed and of which file.
     """
     room = 0
     unit = 0
     result[0] = result[1] = result[2] = 0
     result[3] = -1
     while unit < count:
-        low = starts[pages[unit]] // align * align
-        end = starts[pages[unit] + 1]
+        file = np.searchsorted(borders, pages[unit], side="right") - 1
+        shift = shifts[file]
+        low = (starts[pages[unit]] - shift) // align * align
+        end = starts[pages[unit] + 1] - shift
         size = (end + align - 1) // align * align - low
         if room + size > capacity:
             return
         after = unit + 1
-        while after < count and tuples[after] == tuples[unit]:
-            wider = (starts[pages[after] + 1] + align - 1) // align * align - low
+        while after < count and tuples[after] == tuples[unit] and pages[after] < borders[file + 1]:
+            wider = (starts[pages[after] + 1] - shift + align - 1) // align * align - low
             if room + wider > capacity:
                 break
             size = wider
-            end = starts[pages[after] + 1]
+            end = starts[pages[after] + 1] - shift
             after += 1
         if room > 0 and after < count and tuples[after] == tuples[unit]:
             # An empty buffer takes more of this tuple's pages at once.
             return
         got = 0
         while got < end - low:
-            now = _pread(fd, address + room + got, size - got, low + got)
+            now = _pread(fds[file], address + room + got, size - got, low + got)
             if now <= 0:
                 result[3] = low + got
+                result[4] = file
                 return
             got += now
             result[1] += 1
         for k in range(unit, after):
-            base[k] = address + room + starts[pages[k]] - low
+            base[k] = address + room + starts[pages[k]] - shift - low
         result[2] += size
         result[0] = after
         room += size

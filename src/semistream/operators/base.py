@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
@@ -25,11 +24,13 @@ from semistream.errors import BudgetError, IndexRequiredError, SchemaError, Semi
 from semistream.kernels import tuples as tuple_kernel
 from semistream.kernels.cache import ROW_HEADER
 from semistream.master.base import Master, PageReader, require_columns
+from semistream.operators.chunk import SCRATCH_BYTES_A_ROW, Chunk, JoinStats, Scratch
 from semistream.operators.snapshot import Snapshot
 from semistream.parts.arena import Arena
 from semistream.parts.budget import Budget, MemoryReport
 from semistream.parts.cache import Cache
 from semistream.parts.disk_buffer import DiskBuffer
+from semistream.parts.generation import Generation
 from semistream.spec import JoinSpec, OperatorPlan
 
 Int64s = npt.NDArray[np.int64]
@@ -38,72 +39,8 @@ Take = Callable[[Int64s, int, int], "list[pa.Array] | None"]
 Mark = Callable[[Int64s, int], Bools]
 
 MIN_CHUNK_ROWS, MAX_CHUNK_ROWS = 64, 16384
-SCRATCH_BYTES_A_ROW = 64
 _ASSUMED_STREAM_SLOT = 512
 _LEAST_PAGE_ROWS = 16
-
-
-@dataclass
-class JoinStats:
-    """Counts of every operation the cost models price, and what the join did with its tuples."""
-
-    tuples_in: int = 0
-    rows_out: int = 0
-    cache_hits: int = 0
-    cache_misses: int = 0
-    unmatched: int = 0
-    null_keys: int = 0
-    appended: int = 0
-    expired: int = 0
-    master_rows_probed: int = 0
-    frequency_checks: int = 0
-    switched: int = 0
-    evicted: int = 0
-    intermediate_appends: int = 0
-    reads: int = 0
-    pages_read: int = 0
-    bytes_read: int = 0
-    iterations: int = 0
-    r_cycles: int = 0
-    finished: int = 0
-
-    @property
-    def hit_rate(self) -> float:
-        """Share of the stream tuples that the cache answered."""
-        asked = self.cache_hits + self.cache_misses
-        return self.cache_hits / asked if asked else 0.0
-
-    def as_dict(self) -> dict[str, float]:
-        return {**asdict(self), "hit_rate": self.hit_rate}
-
-
-@dataclass
-class Chunk:
-    """Consecutive stream tuples with usable keys, on their way through the join."""
-
-    n_rows: int
-    codes: Int64s
-    columns: BatchColumns
-    matched: Bools = field(repr=False)
-
-
-class Scratch:
-    """Work arrays of one thread: pair buffers and lists of a chunk's length."""
-
-    def __init__(self, rows: int) -> None:
-        self.size = rows
-        self.left = np.empty(rows, dtype=np.int64)
-        self.right = np.empty(rows, dtype=np.int64)
-        self.misses = np.empty(rows, dtype=np.int64)
-        self.slots = np.empty(rows, dtype=np.int64)
-        self.done = np.empty(rows, dtype=np.int64)
-        self.every = np.arange(rows, dtype=np.int64)
-        self.found = np.empty(rows, dtype=np.bool_)
-        self.first = np.empty(rows, dtype=np.bool_)
-
-    @staticmethod
-    def bytes_for(rows: int) -> int:
-        return SCRATCH_BYTES_A_ROW * rows
 
 
 class SemiStreamJoin(ABC):
@@ -118,6 +55,8 @@ class SemiStreamJoin(ABC):
     seed: ClassVar[str]
     needs_index: ClassVar[bool] = False
     wants_frequency_order: ClassVar[bool] = False
+    #: keeps its hot keys in `cache`, so that several joins may put theirs together in a shared one (`front`)
+    shares_cache: ClassVar[bool] = False
     #: disk buffers and scratch areas the algorithm keeps
     buffers: ClassVar[int] = 1
     scratches: ClassVar[int] = 1
@@ -153,6 +92,8 @@ class SemiStreamJoin(ABC):
             self.reader.physical, ROW_HEADER, [master.may_be_null(name) for name in columns]
         )
         self._plan_fixed(budget_bytes, buffer_bytes)
+        #: a cache shared with other joins on the same master data, asked before the algorithm's own parts
+        self.front: Generation | None = None
         self.output_schema: pa.Schema | None = None
         self._schema: pa.Schema | None = None
         self._busy = False
@@ -250,17 +191,24 @@ class SemiStreamJoin(ABC):
 
     def start(self, schema: pa.Schema) -> None:
         """Fix the stream's schema and build the tables; called by the first `push` if not before."""
+        self.output_schema = self.check(schema)
+        self._coder = KeyCoder.for_stream(
+            [schema.field(name).type for name in self.spec.stream_on],
+            [self.master.schema.field(name).type for name in self.spec.master_on],
+            mask=self.master.coder.mask,
+        )
+        self._stream = PhysicalSchema(schema)
+        self._key_at = [schema.get_field_index(name) for name in self.spec.stream_on]
+        self._every_column = np.arange(len(schema), dtype=np.int64)
+        self._schema = schema
+        self._build()
+
+    def check(self, schema: pa.Schema) -> pa.Schema:
+        """The result's schema for such a stream; refuses one that cannot be joined. Nothing is read or built."""
         spec = self.spec
         require_columns(schema, spec.stream_on, "the stream")
         stream_fields = [schema.field(name) for name in spec.stream_on]
-        master_fields = [self.master.schema.field(name) for name in spec.master_on]
-        check_key_types(stream_fields, master_fields)
-        self._coder = KeyCoder.for_stream(
-            [f.type for f in stream_fields], [f.type for f in master_fields], mask=self.master.coder.mask
-        )
-        self._stream = PhysicalSchema(schema)
-        self._key_at = [schema.get_field_index(name) for name in spec.stream_on]
-        self._every_column = np.arange(len(schema), dtype=np.int64)
+        check_key_types(stream_fields, [self.master.schema.field(name) for name in spec.master_on])
         fields = list(schema)
         taken = set(schema.names)
         for name in self._select:
@@ -274,9 +222,7 @@ class SemiStreamJoin(ABC):
             taken.add(label)
             nullable = column.nullable or spec.how == "left"
             fields.append(pa.field(label, column.type, nullable=nullable, metadata=column.metadata))
-        self.output_schema = pa.schema(fields, metadata=schema.metadata)
-        self._schema = schema
-        self._build()
+        return pa.schema(fields, metadata=schema.metadata)
 
     def _stream_layout(self, header: int, counter: bool = False) -> RowLayout:
         """Packed form of a waiting stream tuple; an exact key is not stored twice."""
@@ -379,9 +325,37 @@ class SemiStreamJoin(ABC):
             if part.num_rows:
                 arrays = self._stream.encode(part.columns)
                 columns = BatchColumns(self._stream, arrays, part.num_rows)
-                matched = np.zeros(part.num_rows if self.spec.how != "inner" else 0, dtype=np.bool_)
-                yield from self._consume(Chunk(part.num_rows, codes, columns, matched))
+                chunk = Chunk(part.num_rows, codes, columns, self._unmatched(part.num_rows))
+                if self.front is not None:
+                    chunk = yield from self._ask_front(self.front, chunk, arrays)
+                if chunk.n_rows:
+                    yield from self._consume(chunk)
                 self._settle()
+
+    def _unmatched(self, rows: int) -> Bools:
+        return np.zeros(rows if self.spec.how != "inner" else 0, dtype=np.bool_)
+
+    def _ask_front(
+        self, front: Generation, chunk: Chunk, arrays: list[pa.Array]
+    ) -> Generator[pa.RecordBatch, None, Chunk]:
+        """Finish what the shared cache can answer; returns the other tuples."""
+        scratch = self.scratch
+        missed = yield from self._probe_cache(front.cache, chunk, scratch)
+        hits = chunk.n_rows - missed
+        front.tally(chunk.n_rows, hits)
+        self.stats.shared_hits += hits
+        self.stats.cache_misses -= missed
+        rest = scratch.misses[:missed].copy()
+        if front.complete:
+            self.stats.cache_hits += missed
+            self.stats.finished += missed
+            yield from self._emit_unmatched(self._take_chunk(chunk), rest, missed)
+            return Chunk(0, chunk.codes[:0], chunk.columns, chunk.matched[:0])
+        if not hits:
+            return chunk
+        indices = pa.array(rest)
+        left = BatchColumns(self._stream, [array.take(indices) for array in arrays], missed)
+        return Chunk(missed, chunk.codes[rest], left, self._unmatched(missed))
 
     @abstractmethod
     def _consume(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from semistream.kernels import linked as kernel
 from semistream.kernels.linked import LINKED_HEADER
 from semistream.master.base import Master, PageBlock
-from semistream.operators.base import Chunk
+from semistream.operators.chunk import Chunk
 from semistream.operators.index import IndexJoin
 from semistream.parts.arena import Arena
 from semistream.parts.cache import Cache, checked_share
@@ -52,6 +52,7 @@ class CacheJoin(IndexJoin):
     name = "cachejoin"
     aliases: ClassVar[tuple[str, ...]] = ("sscj",)
     seed = "002 §4, 004"
+    shares_cache = True
 
     def __init__(
         self,
@@ -127,7 +128,9 @@ class CacheJoin(IndexJoin):
         keys, tuples = keys[wanted], tuples[wanted]
         starts, ends = np.empty(len(keys), dtype=np.int64), np.empty(len(keys), dtype=np.int64)
         kernel.runs_of(codes, block.n_rows, keys, starts, ends)
-        self._switch(keys, starts, ends, tuples, block)
+        # The rows of a key have ids without a gap: a key never stands on both sides of a short page.
+        ids = block.row_ids(starts)
+        self._switch(keys, ids, ids + (ends - starts), tuples, block)
 
     def _absent(self, done: Int64s, count: int) -> None:
         """A frequent key that R lacks is cached without rows: its next tuples need no disk."""

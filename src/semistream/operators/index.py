@@ -26,7 +26,8 @@ from semistream.kernels import tuples as tuple_kernel
 from semistream.kernels.linked import LINKED_HEADER
 from semistream.kernels.raw import peek_i64
 from semistream.master.base import PageBlock
-from semistream.operators.base import Chunk, Scratch, SemiStreamJoin
+from semistream.operators.base import SemiStreamJoin
+from semistream.operators.chunk import Chunk, Scratch
 from semistream.operators.snapshot import Snapshot
 from semistream.parts.arena import Arena
 from semistream.parts.disk_buffer import DiskBuffer
@@ -246,7 +247,8 @@ class IndexJoin(SemiStreamJoin):
                 int(first_only),
             )
             done = int(cursor[4])
-            yield from self._emit(pending.take, right, scratch.left, scratch.right, count, self._mark_slots)
+            rows = block.row_ids(scratch.right[:count])
+            yield from self._emit(pending.take, right, scratch.left, rows, count, self._mark_slots)
             self._matched(block, codes, scratch.done, done)
             yield from self._finish(scratch.done, done, scratch, matched=self._exact)
 
@@ -260,7 +262,7 @@ class IndexJoin(SemiStreamJoin):
         newest = self.pending.chain_of(code)
         for page in range(first, last + 1, self.buffer_pages):
             block = disk.load(page, min(self.buffer_pages, last + 1 - page))
-            rows = np.flatnonzero(disk.codes[: block.n_rows] == code)
+            rows = block.row_ids(np.flatnonzero(disk.codes[: block.n_rows] == code))
             right = self._take_block(block)
             position = np.zeros(1, dtype=np.int64)
             while True:

@@ -8,11 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from semistream.kernels import pages as page_kernel
 from semistream.kernels import units as kernel
 from semistream.master.base import PageBlock
-from semistream.master.pages import PageStoreReader, _failed_read
-from semistream.operators.base import Chunk
+from semistream.master.pages import PageStoreReader
+from semistream.operators.chunk import Chunk
 from semistream.operators.lookup import LookupJoin
 
 Int64s = npt.NDArray[np.int64]
@@ -118,31 +117,8 @@ class IndexNestedLoopJoin(LookupJoin):
 
     def _read_each(self, reader: PageStoreReader, tuples: Int64s, pages: Int64s) -> tuple[PageBlock, Int64s]:
         """Pages in any order, and as often as they are asked for, into the disk buffer."""
-        index, buffer = reader._index, self.disk.buffer
-        base, result = np.empty(len(pages), dtype=np.int64), np.zeros(4, dtype=np.int64)
-        kernel.read_each(
-            reader._fd,
-            tuples,
-            pages,
-            len(pages),
-            index.starts,
-            buffer.ctypes.data,
-            buffer.nbytes,
-            reader._align,
-            base,
-            result,
-        )
-        if result[3] >= 0:
-            raise _failed_read(reader._path, reader._fd, int(result[3]), self._direct)
-        done = int(result[0])
-        base, pages = base[:done], pages[:done].copy()
-        bad = page_kernel.verify_pages(base, pages, index.starts, index.sums)
-        if bad >= 0:
-            raise reader._wrong_sum(int(pages[bad]), int(base[bad]))
-        block = reader._block(base, pages, buffer)
-        last_rows = reader.n_rows - reader.page_rows * (reader.n_pages - 1)
-        block.rows[:] = np.where(pages == reader.n_pages - 1, last_rows, reader.page_rows)
-        self.stats.pages_read += done
-        self.stats.reads += int(result[1])
-        self.stats.bytes_read += int(result[2])
-        return block, np.arange(done, dtype=np.int64)
+        run = reader.read_each(tuples, pages, self.disk.buffer)
+        self.stats.pages_read += run.pages
+        self.stats.reads += run.reads
+        self.stats.bytes_read += run.bytes
+        return run.block, np.arange(run.pages, dtype=np.int64)

@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from semistream.kernels import lookup as kernel
 from semistream.master.base import PageBlock
-from semistream.operators.base import Chunk, Mark, SemiStreamJoin, Take
+from semistream.operators.base import Mark, SemiStreamJoin, Take
+from semistream.operators.chunk import Chunk
 from semistream.operators.snapshot import Snapshot
 
 Int64s = npt.NDArray[np.int64]

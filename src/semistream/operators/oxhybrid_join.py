@@ -12,7 +12,7 @@ import pyarrow as pa
 from semistream.errors import ConfigError
 from semistream.kernels.linked import LINKED_HEADER
 from semistream.master.base import Master, PageBlock
-from semistream.operators.base import Chunk
+from semistream.operators.chunk import Chunk
 from semistream.operators.index import IndexJoin
 from semistream.parts.arena import Arena
 from semistream.parts.cache import Cache
@@ -108,7 +108,7 @@ class OptimisedXHybridJoin(IndexJoin):
         page_rows, most = self.reader.page_rows, _MOST_ROWS * self.cache.max_keys
         row = looked_at = 0
         passed: int | None = None
-        while row < self.reader.n_rows and looked_at < most:
+        while row < self.reader.n_pages * page_rows and looked_at < most:
             page = row // page_rows
             block = self.disk.load(page, self.buffer_pages)
             codes = self.disk.codes[: block.n_rows]
@@ -121,11 +121,11 @@ class OptimisedXHybridJoin(IndexJoin):
                 whole &= codes[heads] != passed
                 passed = None
             if last[0] < page + len(block.pages):
-                following = page * page_rows + block.n_rows
+                following = (page + len(block.pages)) * page_rows
             elif heads[-1] > row:
                 # The last run goes on: the next load begins where it does.
                 whole[-1] = False
-                following = page * page_rows + int(heads[-1])
+                following = page * page_rows + int(block.row_ids(heads[-1:])[0])
             else:
                 whole[-1] = False
                 passed = int(codes[-1])
@@ -142,7 +142,8 @@ class OptimisedXHybridJoin(IndexJoin):
         at = 0
         while at < len(heads):
             unasked = np.zeros(len(heads) - at, dtype=np.int64)
-            at += cache.admit(codes[heads[at:]], heads[at:], ends[at:], unasked, block)
+            ids = block.row_ids(heads[at:])
+            at += cache.admit(codes[heads[at:]], ids, ids + (ends[at:] - heads[at:]), unasked, block)
             if at < len(heads):
                 long = ends[at] - heads[at] > max(_LONG_RUN * cache.max_keys, 1)
                 if cache.is_full or not long:

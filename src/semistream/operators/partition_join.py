@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from semistream.errors import ConfigError
 from semistream.master.base import Master
-from semistream.operators.base import Chunk
 from semistream.operators.blocks import BlockJoin
+from semistream.operators.chunk import Chunk
 from semistream.operators.snapshot import Snapshot
 from semistream.spec import JoinSpec
 

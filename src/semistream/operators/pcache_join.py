@@ -15,8 +15,8 @@ import pyarrow as pa
 from semistream.columns.rows import BatchColumns
 from semistream.errors import BudgetError
 from semistream.master.base import Master, PageBlock
-from semistream.operators.base import Chunk, JoinStats, Scratch
 from semistream.operators.cache_join import CacheJoin
+from semistream.operators.chunk import Chunk, JoinStats, Scratch
 from semistream.operators.snapshot import Snapshot
 from semistream.parts.intermediate import IntermediateBuffer
 from semistream.spec import JoinSpec

@@ -29,8 +29,19 @@ def resident_bytes(join: SemiStreamJoin) -> int:
 
 def load_all(join: SemiStreamJoin, arena: Arena) -> Cache:
     """A cache that holds every tuple of R, read in one pass."""
-    rows = join.reader.n_rows
-    cache = Cache(arena, join._master_layout, join.budget.spare, int(rows / _LOAD * MAX_LOAD) + 8)
+    cache = Cache(arena, join._master_layout, join.budget.spare, resident_keys(join))
+    fill(join, cache)
+    return cache
+
+
+def resident_keys(join: SemiStreamJoin) -> int:
+    """Keys for which a directory is made when all of R is to be held."""
+    return int(join.reader.n_rows / _LOAD * MAX_LOAD) + 8
+
+
+def fill(join: SemiStreamJoin, cache: Cache) -> None:
+    """Put all of R into an empty cache."""
+    arena = cache.arena
     cache.counting = False
     slots = np.empty(join.scratch.size, dtype=np.int64)
     ids = np.empty(join.scratch.size, dtype=np.int64)
@@ -52,9 +63,8 @@ def load_all(join: SemiStreamJoin, arena: Arena) -> Cache:
                     block.n_rows,
                 )
             )
-            cache.pack(block, ids, filled, slots)
+            cache.pack(block, block.row_ids(ids[:filled]), filled, slots)
             at += filled
         join.stats.iterations += 1
     join.stats.r_cycles += 1
-    join.stats.switched += rows
-    return cache
+    join.stats.switched += join.reader.n_rows

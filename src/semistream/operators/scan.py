@@ -21,7 +21,8 @@ from semistream.errors import BudgetError, SemiStreamError
 from semistream.kernels import tuples as tuple_kernel
 from semistream.kernels.fifo import FIFO_HEADER
 from semistream.master.base import PageBlock
-from semistream.operators.base import Chunk, SemiStreamJoin
+from semistream.operators.base import SemiStreamJoin
+from semistream.operators.chunk import Chunk
 from semistream.operators.snapshot import FLAG_COLUMN, Snapshot
 from semistream.parts.arena import Arena
 from semistream.parts.pending import FifoPending
@@ -99,13 +100,54 @@ class ScanJoin(SemiStreamJoin):
             yield from self._step()
         self._settle()
 
+    def advance(self, steps: int) -> Iterator[pa.RecordBatch]:
+        """So many turns of the main loop, or fewer if nobody waits any more."""
+        self._enter()
+        return self._running(self._advance(steps))
+
+    def _advance(self, steps: int) -> Iterator[pa.RecordBatch]:
+        for _ in range(steps):
+            if len(self.pending) == 0:
+                break
+            yield from self._step()
+
+    def close_chunk(self) -> None:
+        """Tuples admitted since the last step form a chunk of their own; later ones do not join it."""
+        if self.open_count:
+            self.chunks.append([self.open_count, self.step_number + self.k])
+            self.open_count = 0
+
+    def skip_to(self, step: int) -> None:
+        """Go on as if that many steps had been made; only while nobody waits."""
+        if len(self.pending) == 0 and self.k:
+            self.step_number = step
+            self.position = step % self.k
+
+    def wait(self, tuples: pa.Table) -> None:
+        """Admit tuples as a chunk of their own, whatever the cache could say of them."""
+        self._append_all(tuples)
+        self.open_count += tuples.num_rows
+        self.close_chunk()
+
+    def _append_all(self, tuples: pa.Table, flags: pa.ChunkedArray | None = None) -> None:
+        for at in range(0, tuples.num_rows, self.scratch.size):
+            part = tuples.slice(at, self.scratch.size).combine_chunks()
+            columns = [column.chunk(0) for column in part.columns]
+            codes, _ = self._coder.codes([columns[i] for i in self._key_at])
+            arrays = BatchColumns(self._stream, self._stream.encode(columns), part.num_rows)
+            slots = self.scratch.slots
+            took = self.pending.append(codes, arrays, self.scratch.every, 0, part.num_rows, slots)
+            if took < part.num_rows:
+                raise BudgetError("the waiting tuples do not fit: give the join the memory it had before")
+            if flags is not None and self.pending.layout.flag_at:
+                matched = np.flatnonzero(flags.slice(at, part.num_rows).to_numpy(zero_copy_only=False))
+                self._mark_slots(np.ascontiguousarray(slots[matched]), len(matched))
+
     def _step(self) -> Iterator[pa.RecordBatch]:
         """One turn of the main loop."""
         if self.position == 0:
             self._begin_cycle()
-        if self.open_count:
-            self.chunks.append([self.open_count, self.step_number + self.k])
-            self.open_count = 0
+        self.close_chunk()
         self._settle()
         block = self.disk.load(self.position * self.pages_a_step, self.pages_a_step)
         yield from self._probe(block)
@@ -141,7 +183,8 @@ class ScanJoin(SemiStreamJoin):
         scratch = self.scratch
         while cursor[0] < block.n_rows:
             count = self.pending.probe(self.disk.codes, block.n_rows, cursor, scratch.left, scratch.right)
-            yield from self._emit(self.pending.take, right, scratch.left, scratch.right, count, self._mark_slots)
+            rows = block.row_ids(scratch.right[:count])
+            yield from self._emit(self.pending.take, right, scratch.left, rows, count, self._mark_slots)
 
     def _mark_slots(self, slots: Int64s, count: int) -> Bools:
         first = np.empty(count, dtype=np.bool_)
@@ -208,14 +251,5 @@ class ScanJoin(SemiStreamJoin):
         self.step_number = state["step_number"]
         self.open_count = state["open_count"]
         self.chunks = deque(list(chunk) for chunk in state["chunks"])
-        for batch in snapshot.tuples.to_batches(max_chunksize=self.scratch.size):
-            columns = batch.columns[:-1]
-            codes, _ = self._coder.codes([columns[i] for i in self._key_at])
-            arrays = BatchColumns(self._stream, self._stream.encode(columns), batch.num_rows)
-            slots = self.scratch.slots
-            took = self.pending.append(codes, arrays, self.scratch.every, 0, batch.num_rows, slots)
-            if took < batch.num_rows:
-                raise BudgetError("the waiting tuples of the snapshot do not fit: restore with the same memory")
-            if self.pending.layout.flag_at:
-                matched = np.flatnonzero(batch.columns[-1].to_numpy(zero_copy_only=False))
-                self._mark_slots(np.ascontiguousarray(slots[matched]), len(matched))
+        tuples = snapshot.tuples
+        self._append_all(tuples.drop_columns([FLAG_COLUMN]), tuples[FLAG_COLUMN])

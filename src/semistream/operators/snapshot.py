@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -37,6 +38,16 @@ class Snapshot:
         with pa.ipc.new_stream(sink, table.schema.with_metadata(metadata)) as writer:
             writer.write_table(table.replace_schema_metadata(metadata))
         return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+    @staticmethod
+    def peek(path: Path) -> dict[str, Any]:
+        """The state of a snapshot in a file, without its tuples."""
+        try:
+            with pa.OSFile(str(path)) as file:
+                saved = json.loads(pa.ipc.open_stream(file).schema.metadata[_STATE])
+        except (pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
+            raise StoreError(f"{path} is not a semistream snapshot: {error}") from error
+        return dict(saved["state"])
 
     @staticmethod
     def from_bytes(data: bytes) -> Snapshot:

@@ -13,7 +13,7 @@ from semistream.kernels import cache as cache_kernel
 from semistream.kernels import fifo as fifo_kernel
 from semistream.kernels.fifo import FIFO_HEADER
 from semistream.master.base import Master, PageBlock
-from semistream.operators.base import Chunk
+from semistream.operators.chunk import Chunk
 from semistream.operators.resident import load_all, resident_bytes
 from semistream.operators.scan import ScanJoin
 from semistream.parts.arena import Arena, block_pool
@@ -81,6 +81,7 @@ class SSBJ(ScanJoin):
 
     name = "ssbj"
     seed = "000 §3"
+    shares_cache = True
 
     def __init__(
         self,

@@ -12,8 +12,8 @@ import pyarrow as pa
 from semistream.errors import ConfigError
 from semistream.kernels import lookup as lookup_kernel
 from semistream.master.base import Master, PageBlock
-from semistream.operators.base import Chunk
 from semistream.operators.blocks import BlockJoin
+from semistream.operators.chunk import Chunk
 from semistream.spec import JoinSpec
 
 Int64s = npt.NDArray[np.int64]

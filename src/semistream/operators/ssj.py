@@ -12,7 +12,7 @@ from semistream.kernels import cache as cache_kernel
 from semistream.kernels import fifo as fifo_kernel
 from semistream.kernels.fifo import FIFO_HEADER
 from semistream.master.base import Master, PageBlock
-from semistream.operators.base import Chunk
+from semistream.operators.chunk import Chunk
 from semistream.operators.scan import ScanJoin
 from semistream.parts.arena import Arena
 from semistream.parts.cache import Cache, checked_share
@@ -51,6 +51,7 @@ class SSJ(ScanJoin):
     name = "ssj"
     aliases = ("cmeshjoin",)
     seed = "001"
+    shares_cache = True
 
     def __init__(
         self,

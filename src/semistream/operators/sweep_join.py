@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from semistream.errors import ConfigError
 from semistream.master.base import Master
-from semistream.operators.base import Chunk
+from semistream.operators.chunk import Chunk
 from semistream.operators.lookup import FoundRuns, LookupJoin
 from semistream.operators.resident import load_all, resident_bytes
 from semistream.parts.cache import Cache
@@ -50,6 +50,7 @@ class SweepJoin(LookupJoin):
 
     name = "sweepjoin"
     seed = "ours"
+    shares_cache = True
 
     def __init__(
         self,

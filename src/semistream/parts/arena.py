@@ -11,24 +11,32 @@ from semistream.kernels import arena as kernel
 from semistream.kernels.rows import BLOCK_BYTES, NIL
 
 Int64s = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
 
 _HUGE_PAGE_FROM = 4 << 20
 
 
-class Arena:
-    """`size` bytes cut into extents large enough for at least eight of the largest slots."""
+def _anonymous(length: int) -> Bytes:
+    mapping = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if length >= _HUGE_PAGE_FROM:
+        mapping.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(mapping, dtype=np.uint8)
 
-    def __init__(self, size: int, largest_slot: int) -> None:
+
+class Arena:
+    """`size` bytes cut into extents large enough for at least eight of the largest slots.
+
+    The bytes are the arena's own, unless a mapped file is given as `memory`.
+    """
+
+    def __init__(self, size: int, largest_slot: int, memory: Bytes | None = None) -> None:
         extent = 4096
         while extent < 8 * largest_slot + kernel.EXTENT_HEADER:
             extent *= 2
         self.extent_bytes = extent
         self.extents_total = max(size // extent, 0)
         length = max(self.extents_total * extent, extent)
-        self._mapping = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if length >= _HUGE_PAGE_FROM:
-            self._mapping.madvise(mmap.MADV_HUGEPAGE)
-        self._bytes = np.frombuffer(self._mapping, dtype=np.uint8)
+        self._bytes = _anonymous(length) if memory is None else memory
         shift = 0
         while length >> shift > NIL:
             shift += 1

@@ -31,11 +31,18 @@ def checked_share(share: float) -> float:
 class Cache:
     """Keys with their master tuples, inside `limit_bytes` for directory, rows and VAR bytes together.
 
-    `max_keys` sizes the directory once; a full directory refuses further keys as a full arena refuses rows.
+    `max_keys` sizes the directory once; a full directory refuses further keys as a full arena refuses rows. A
+    directory that stands elsewhere, in a mapped file, is given as `entries`.
     """
 
     def __init__(
-        self, arena: Arena, layout: RowLayout, limit_bytes: int, max_keys: int, blocks: Pool | None = None
+        self,
+        arena: Arena,
+        layout: RowLayout,
+        limit_bytes: int,
+        max_keys: int,
+        blocks: Pool | None = None,
+        entries: Int64s | None = None,
     ) -> None:
         self.arena = arena
         self.layout = layout
@@ -43,7 +50,9 @@ class Cache:
         self.pool = Pool(arena, layout.slot_bytes)
         self.shares_blocks = blocks is not None
         self.blocks = blocks if blocks is not None else block_pool(arena)
-        self.entries = np.full(self.directory_bytes(max_keys) // 8, kernel.EMPTY, dtype=np.int64)
+        if entries is None:
+            entries = np.full(self.directory_bytes(max_keys) // 8, kernel.EMPTY, dtype=np.int64)
+        self.entries = entries
         self.max_keys = max_keys
         self.state = np.zeros(4, dtype=np.int64)
         self.nulls_seen = np.zeros(len(layout.physical), dtype=np.bool_)

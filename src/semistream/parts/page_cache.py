@@ -32,8 +32,8 @@ class PageCache:
         self._starts = np.empty(0, dtype=np.int64)
         frame = int(page_bytes)
         if isinstance(reader, PageStoreReader):
-            self._starts = reader._index.starts
-            frame = int(np.diff(self._starts).max(initial=1))
+            self._starts = reader.page_starts
+            frame = reader.longest_page
         elif reader.buffer_bytes(1):
             # Pages of unknown length can be read, but not be copied.
             limit_bytes = 0

@@ -46,7 +46,7 @@ def collect_rows(cache: Cache, block: PageBlock, codes: Int64s, slots: Int64s, m
                 _room(cache, longest, len(slots)),
             )
         )
-        cache.pack(block, ids, filled, slots)
+        cache.pack(block, block.row_ids(ids[:filled]), filled, slots)
         taken += filled
         if cursor[1] == 2:
             return taken
@@ -94,7 +94,7 @@ def _room(cache: Cache, longest: int, most: int) -> int:
 
 def _longest_chain(cache: Cache, block: PageBlock) -> int:
     """VAR blocks of the block's longest row."""
-    ids = np.arange(block.n_rows, dtype=np.int64)
+    ids = block.row_ids(np.arange(block.n_rows, dtype=np.int64))
     var_bytes = np.empty(block.n_rows, dtype=np.int64)
     row_kernel.var_blocks_needed(
         ids,
