@@ -327,6 +327,10 @@ class FaultyMaster(Master):
         self.row_bytes = master.row_bytes
 
     @property
+    def n_pages(self) -> int:
+        return self.inner.n_pages
+
+    @property
     def has_failed(self) -> bool:
         return self.accesses >= self.fail_at
 

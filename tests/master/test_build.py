@@ -15,6 +15,7 @@ from tests.master.decoding import assert_same_table, block_codes, every_type, re
 
 from semistream.errors import ConfigError, SchemaError, StoreError
 from semistream.master.build import build_pages
+from semistream.master.format import versions_in
 from semistream.master.pages import PageMaster
 from semistream.master.sorting import RowSorter, int64_view
 
@@ -67,7 +68,7 @@ def test_external_sort_gives_the_same_store(tmp_path: Path, key: str) -> None:
     with large.open([]) as one, small.open([]) as other:
         assert one.fences.tolist() == other.fences.tolist()
         assert one.continues.tolist() == other.continues.tolist()
-    assert sorted(p.name for p in (tmp_path / "small").iterdir()) == ["CURRENT", "v000001"]
+    assert sorted(p.name for p in (tmp_path / "small").iterdir()) == [".lock", "CURRENT", "v000001"]
 
 
 @pytest.mark.parametrize("distinct", [1, 2, 50, 10**9])
@@ -123,7 +124,7 @@ def test_a_failed_new_version_leaves_the_old_one(tmp_path: Path) -> None:
     build_pages(table, tmp_path / "r", on="k")
     with pytest.raises(Broken):
         build_pages(_breaks(table), tmp_path / "r", on="k", overwrite=True)
-    assert sorted(p.name for p in (tmp_path / "r").iterdir()) == ["CURRENT", "v000001"]
+    assert sorted(p.name for p in (tmp_path / "r").iterdir()) == [".lock", "CURRENT", "v000001"]
     assert PageMaster(tmp_path / "r").n_rows == 300
 
 
@@ -136,7 +137,7 @@ def test_a_crash_before_the_switch_leaves_the_old_one(tmp_path: Path, monkeypatc
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match="No space"):
         build_pages(every_type(10), tmp_path / "r", on="k", overwrite=True)
-    assert sorted(p.name for p in (tmp_path / "r").iterdir()) == ["CURRENT", "v000001"]
+    assert sorted(p.name for p in (tmp_path / "r").iterdir()) == [".lock", "CURRENT", "v000001"]
     with pytest.raises(OSError, match="No space"):
         build_pages(every_type(10), tmp_path / "new", on="k")
     assert not (tmp_path / "new").exists()
@@ -153,8 +154,7 @@ def test_what_a_crash_left_is_swept_away(tmp_path: Path) -> None:
 
 def test_versions(tmp_path: Path) -> None:
     sizes = [100, 200, 300]
-    masters = [build_pages(every_type(n), tmp_path / "r", on="k", overwrite=True) for n in sizes]
-    assert [m.version for m in masters] == [1, 2, 3]
+    assert [build_pages(every_type(n), tmp_path / "r", on="k", overwrite=True).version for n in sizes] == [1, 2, 3]
     assert PageMaster(tmp_path / "r").n_rows == 300
     assert PageMaster(tmp_path / "r", version=2).n_rows == 200
     with pytest.raises(StoreError, match=r"no version 1; it keeps \[2, 3\]"):
@@ -169,6 +169,7 @@ def test_a_reader_outlives_its_version(tmp_path: Path) -> None:
             build_pages(every_type(5), tmp_path / "r", on="k", overwrite=True, keep_versions=0)
         block = reader.map(np.array([0, 1]))
         assert block_codes(block) == sorted_by_code(table, ["k"])[1]
+        assert versions_in(tmp_path / "r") == [1, 3]
 
 
 def test_targets_that_are_refused(tmp_path: Path) -> None:

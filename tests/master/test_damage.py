@@ -36,11 +36,11 @@ def test_a_flipped_byte(store: Path, columns: list[str], direct: bool) -> None:
     with PageMaster(store).open([]) as reader:
         start = reader.page_offset(5)
     for at in (start + 4, start + 40, start + 1200):
-        _flip(store / "v000001" / "pages.arrow", at)
+        _flip(store / "v000001" / "pages-00000.arrow", at)
         with PageMaster(store).open(columns, direct) as reader:
             buffer = aligned_buffer(reader.buffer_bytes(13))
             assert reader.read(0, 5, buffer).n_rows == 80
-            with pytest.raises(ChecksumError, match=r"page 5 of .*pages\.arrow .* was written: .* build_pages"):
+            with pytest.raises(ChecksumError, match=r"page 5 of .*pages-00000\.arrow .* was written: .* build_pages"):
                 reader.read(3, 4, buffer)
             with pytest.raises(ChecksumError, match="page 5 "):
                 reader.read_runs(np.array([1, 5]), buffer, 0)
@@ -49,14 +49,14 @@ def test_a_flipped_byte(store: Path, columns: list[str], direct: bool) -> None:
                 for _ in range(2):
                     with pytest.raises(ChecksumError, match="page 5 "):
                         reader.map(np.array([4, 5, 6]))
-        _flip(store / "v000001" / "pages.arrow", at)
+        _flip(store / "v000001" / "pages-00000.arrow", at)
 
 
 def test_mapped_pages_are_checked_once(store: Path) -> None:
     with PageMaster(store).open(["tiny"]) as reader:
         start = reader.page_offset(5)
         reader.map(np.array([5]))
-        with (store / "v000001" / "pages.arrow").open("r+b") as file:
+        with (store / "v000001" / "pages-00000.arrow").open("r+b") as file:
             file.seek(start + 1000)
             file.write(b"\xff" * 8)
         assert reader.map(np.array([5])).n_rows == 16
@@ -65,15 +65,15 @@ def test_mapped_pages_are_checked_once(store: Path) -> None:
 
 
 def test_a_flipped_byte_of_the_index(store: Path) -> None:
-    size = (store / "v000001" / "index.arrow").stat().st_size
-    _flip(store / "v000001" / "index.arrow", size // 2)
-    with pytest.raises(ChecksumError, match=r"index\.arrow"):
+    size = (store / "v000001" / "index-00000.arrow").stat().st_size
+    _flip(store / "v000001" / "index-00000.arrow", size // 2)
+    with pytest.raises(ChecksumError, match=r"index-00000\.arrow"):
         PageMaster(store).open(["tiny"])
 
 
 def test_a_file_cut_while_open(store: Path) -> None:
     with PageMaster(store).open(["tiny"]) as reader:
-        with (store / "v000001" / "pages.arrow").open("r+b") as file:
+        with (store / "v000001" / "pages-00000.arrow").open("r+b") as file:
             file.truncate(reader.page_offset(7))
         buffer = aligned_buffer(reader.buffer_bytes(13))
         assert reader.read(0, 7, buffer).n_rows == 112
@@ -99,13 +99,13 @@ def _cut(name: str) -> Callable[[Path], None]:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "pages cut": (_cut("pages.arrow"), r"pages\.arrow has .* truncated"),
-    "index cut": (_cut("index.arrow"), r"index\.arrow has .* truncated"),
+    "pages cut": (_cut("pages-00000.arrow"), r"pages-00000\.arrow has .* truncated"),
+    "index cut": (_cut("index-00000.arrow"), r"index-00000\.arrow has .* truncated"),
     "manifest cut": (_cut("manifest.json"), "not readable JSON"),
     "manifest binary": (lambda v: (v / "manifest.json").write_bytes(b"\xff\xfe"), "not readable JSON"),
     "manifest a list": (lambda v: (v / "manifest.json").write_text("[]"), "does not describe"),
     "manifest gone": (lambda v: (v / "manifest.json").unlink(), "missing"),
-    "pages gone": (lambda v: (v / "pages.arrow").unlink(), "cannot be read"),
+    "pages gone": (lambda v: (v / "pages-00000.arrow").unlink(), "cannot be read"),
     "newer format": (_edit(lambda m: m.update(format_version=99)), "format version 99"),
     "other format": (_edit(lambda m: m.update(format="other")), "does not describe"),
     "field gone": (_edit(lambda m: m.pop("rows")), "damaged"),

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.master.sharded import build_shards
 from tests.strategies import PAGE_ROWS
 
 import semistream
@@ -16,7 +17,7 @@ from semistream.master.memory import MemoryMaster
 from semistream.operators.registry import OPERATORS
 
 #: The forms master data can take. Parquet in place has no index, so only scan operators get it.
-FORMS = ("memory", "pages", "direct", "frequency", "parquet")
+FORMS = ("memory", "pages", "direct", "shards", "direct shards", "frequency", "parquet")
 
 
 def forms_of(operator: str) -> tuple[str, ...]:
@@ -68,5 +69,9 @@ def _write(
             table, path, on=on, page_rows=page_rows, order="frequency", frequency=(keys, counts), **options
         )
         return {"master": path}
-    semistream.build_pages(table, path, on=on, page_rows=page_rows, **options)
-    return {"master": path, "direct": form == "direct"}
+    if form.endswith("shards"):
+        # Many short pages, in the middle of R as well.
+        build_shards(table, path, on, page_rows, shards=7, **options)
+    else:
+        semistream.build_pages(table, path, on=on, page_rows=page_rows, **options)
+    return {"master": path, "direct": form.startswith("direct")}

@@ -35,6 +35,8 @@ DEFAULT_PAGE_ROWS = 256
 class PageBlock:
     """Pages in memory. Row `r` of the block's page `p` has the row id `p * page_rows + r`.
 
+    A page may have fewer than `page_rows` rows; the ids behind its last row are then not used.
+
     A column's buffers lie at `base[p]` plus the entry of row `kind[p]` of the layout tables. The last column
     of the tables is the int64 key code; the others are the columns the reader was opened with, in that order.
     `valid` is -1 where the page has no null in the column, `offs` is -1 unless the column is VAR, and `bit`
@@ -52,6 +54,27 @@ class PageBlock:
     bit: Int64s
     pages: Int64s
     keep: object = field(repr=False)
+    #: where short pages leave gaps between row ids: the number of rows up to and with each short page that is not
+    #: the block's last, and what to add to the row numbers from there on (one entry more: the first adds nothing)
+    gaps: tuple[Int64s, Int64s] | None = field(default=None, repr=False)
+
+    def row_ids(self, rows: Int64s) -> Int64s:
+        """Ids of the block's rows when these are numbered side by side, as in `DiskBuffer.codes`."""
+        if self.gaps is None:
+            return rows
+        until, shift = self.gaps
+        ids: Int64s = rows + shift[np.searchsorted(until, rows, side="right")]
+        return ids
+
+
+def gaps_between(rows: Int32s, page_rows: int) -> tuple[Int64s, Int64s] | None:
+    """`PageBlock.gaps` of pages with so many rows each."""
+    short = np.flatnonzero(rows[:-1] < page_rows)
+    if not len(short):
+        return None
+    missing = np.cumsum(page_rows - rows[short], dtype=np.int64)
+    until = (short + 1) * page_rows - missing
+    return until, np.append(0, missing)
 
 
 @dataclass(frozen=True)
@@ -74,11 +97,12 @@ def aligned_buffer(size: int) -> Bytes:
 class PageReader(ABC):
     """R opened for some of its columns. Not safe for two threads at once: open one each."""
 
-    def __init__(self, schema: pa.Schema, n_rows: int, page_rows: int) -> None:
+    def __init__(self, schema: pa.Schema, n_rows: int, page_rows: int, n_pages: int | None = None) -> None:
+        """`n_pages` is to be given where other pages than the last one may be short."""
         self.physical = PhysicalSchema(schema)
         self.n_rows = n_rows
         self.page_rows = page_rows
-        self.n_pages = -(-n_rows // page_rows)
+        self.n_pages = -(-n_rows // page_rows) if n_pages is None else n_pages
 
     has_index: bool = False
     #: first code of every page and whether its first run began on an earlier page; empty unless order is
@@ -148,12 +172,6 @@ class PageReader(ABC):
         if len(pages) and not 0 <= pages[0] <= pages[-1] < self.n_pages:
             raise ConfigError(f"pages {pages[0]} to {pages[-1]} were asked for; R has {self.n_pages} pages")
         return pages
-
-    def _rows_on(self, pages: Int64s) -> Int32s:
-        rows = np.full(len(pages), self.page_rows, dtype=np.int32)
-        if len(pages) and pages[-1] == self.n_pages - 1:
-            rows[-1] = self.n_rows - self.page_rows * (self.n_pages - 1)
-        return rows
 
 
 def _no_index(what: str) -> IndexRequiredError:

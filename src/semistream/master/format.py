@@ -1,28 +1,20 @@
-"""What a page store is on disk, and how a new version of it appears all at once.
+"""What a page store is on disk.
 
-    store/
-      CURRENT            the name of the version in force, replaced by an atomic rename
-      v000001/
-        manifest.json    schema, key, counts, order, sizes and checksums of the files
-        pages.arrow      an Arrow IPC file: one record batch a page
-        index.arrow      offset, length, first code, continues, checksum of every page
-        keys.bin         only for order "frequency": (code, first row, rows) sorted by code
-
-A version is written in a hidden folder beside the others, synced, renamed, and only then named by CURRENT. A
-crash leaves the old version in force; what it left behind is swept away by the next build.
+store/
+  CURRENT            the name of the version in force, replaced by an atomic rename
+  v000001/
+    manifest.json    schema, key, counts, order, sizes and checksums of the files
+    pages.arrow      an Arrow IPC file: one record batch a page
+    index.arrow      offset, length, first code, continues, checksum of every page
+    keys.bin         only for order "frequency": (code, first row, rows) sorted by code
 """
 
 from __future__ import annotations
 
 import base64
-import fcntl
 import json
 import os
 import re
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,12 +24,12 @@ import pyarrow as pa
 from semistream.errors import StoreError
 
 FORMAT = "semistream-pages"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 CURRENT, MANIFEST = "CURRENT", "manifest.json"
-PAGES, INDEX, KEYS = "pages.arrow", "index.arrow", "keys.bin"
+KEYS = "keys.bin"
 CODE = "__code"
-_SCRATCH = ".build-"
 _REMEDY = "build the store again with build_pages"
+DAMAGED = f"the file was damaged after it was written: {_REMEDY}"
 
 
 @dataclass
@@ -60,6 +52,8 @@ class Manifest:
     #: columns whose place is the same on every full page
     fixed_layout: list[str]
     row_bytes: float
+    #: pages and rows of every shard, and the names of its two files; only a shard's last page may be short
+    shards: list[dict[str, Any]]
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
     codec: str = "none"
     version: int = 1
@@ -84,31 +78,47 @@ def decode_schema(text: str) -> pa.Schema:
 
 def is_store(path: Path) -> bool:
     """Whether a folder looks like a page store at all, whole or not."""
-    return path.is_dir() and ((path / CURRENT).exists() or any(_version_of(p) for p in path.iterdir()))
+    return path.is_dir() and ((path / CURRENT).exists() or any(version_of(p) for p in path.iterdir()))
 
 
-def _version_of(path: Path) -> int:
+def version_name(version: int) -> str:
+    return f"v{version:06d}"
+
+
+def version_of(path: Path) -> int:
+    """The number of the version in a folder of that name; 0 for other names."""
     match = re.fullmatch(r"v(\d{6,})", path.name)
     return int(match.group(1)) if match else 0
+
+
+def versions_in(path: Path) -> list[int]:
+    """The versions a store keeps, oldest first."""
+    return sorted(number for p in path.iterdir() if (number := version_of(p))) if path.is_dir() else []
 
 
 def current_folder(path: Path, version: int | None = None) -> Path:
     """The folder of the version in force, or of the one asked for."""
     if version is not None:
-        folder = path / f"v{version:06d}"
+        folder = path / version_name(version)
         if not folder.is_dir():
-            kept = sorted(n for p in path.iterdir() if (n := _version_of(p))) if path.is_dir() else []
-            raise StoreError(f"{path} has no version {version}; it keeps {kept or 'none'}")
+            raise StoreError(f"{path} has no version {version}; it keeps {versions_in(path) or 'none'}")
         return folder
+    name = _current_name(path)
+    while not version_of(Path(name)) or not (path / name).is_dir():
+        # A newer version may have come into force, and this one gone, since CURRENT was read.
+        before, name = name, _current_name(path)
+        if name == before:
+            raise StoreError(f"{path / CURRENT} names the version {name!r}, which is not there; {_REMEDY}")
+    return path / name
+
+
+def _current_name(path: Path) -> str:
     try:
-        name = (path / CURRENT).read_text().strip()
+        return (path / CURRENT).read_text().strip()
     except FileNotFoundError:
         raise StoreError(f"{path} is no page store: it has no file {CURRENT}; {_REMEDY}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise StoreError(f"{path / CURRENT} cannot be read ({error}); {_REMEDY}") from error
-    if not _version_of(Path(name)) or not (path / name).is_dir():
-        raise StoreError(f"{path / CURRENT} names the version {name!r}, which is not there; {_REMEDY}")
-    return path / name
 
 
 def load_manifest(folder: Path) -> Manifest:
@@ -132,10 +142,13 @@ def load_manifest(folder: Path) -> Manifest:
         # A schema that cannot be decoded is refused here, not at the first batch.
         decode_schema(manifest.schema)
         files = [(str(name), int(about["bytes"])) for name, about in manifest.files.items()]
-        whole = manifest.pages == -(-manifest.rows // manifest.page_rows)
+        whole = all(shard["pages"] == -(-shard["rows"] // manifest.page_rows) > 0 for shard in manifest.shards)
+        whole &= manifest.rows == sum(shard["rows"] for shard in manifest.shards)
+        whole &= manifest.pages == sum(shard["pages"] for shard in manifest.shards)
+        named = {shard[what] for shard in manifest.shards for what in ("pages_file", "index_file")}
     except (TypeError, ValueError, LookupError, ArithmeticError, pa.ArrowException, OSError) as error:
         raise StoreError(f"{path} is damaged ({error}); {_REMEDY}") from error
-    if not whole or {PAGES, INDEX} - set(manifest.files):
+    if not whole or named - set(manifest.files):
         raise StoreError(f"{path} is damaged: its counts or files do not fit together; {_REMEDY}")
     for name, size in files:
         try:
@@ -163,83 +176,3 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def check_target(path: Path, overwrite: bool) -> None:
-    """Refuse to build over anything that is not a store, or over a store without being told to."""
-    if not path.exists():
-        return
-    if not path.is_dir():
-        raise StoreError(f"{path} exists and is a file; give the path of a folder that does not exist yet")
-    if (path / CURRENT).exists():
-        if not overwrite:
-            raise StoreError(f"{path} already holds a page store; overwrite=True adds a new version to it")
-        return
-    foreign = [p.name for p in path.iterdir() if not _version_of(p) and not p.name.startswith(_SCRATCH)]
-    if foreign:
-        raise StoreError(f"{path} exists and is no page store (it holds {foreign[0]!r}); give another path")
-
-
-@contextmanager
-def scratch_folder(path: Path) -> Iterator[Path]:
-    """A hidden folder inside the store; gone afterwards, and the store with it if it was new and failed."""
-    existed = path.exists()
-    path.mkdir(parents=True, exist_ok=True)
-    _sweep(path)
-    folder = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=path))
-    lock = _lock(folder)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
-        if not existed and not any(path.iterdir()):
-            path.rmdir()
-
-
-def _lock(folder: Path) -> int | None:
-    """Mark a scratch folder as in use by a live process; None when another one holds it."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        return None
-    return handle
-
-
-def _sweep(path: Path) -> None:
-    """Remove what crashed builds left behind; a live build holds a lock on its folder."""
-    for folder in path.glob(f"{_SCRATCH}*"):
-        try:
-            handle = _lock(folder)
-        except OSError:
-            continue
-        if handle is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-            os.close(handle)
-
-
-def publish(path: Path, scratch: Path, written: Path, manifest: Manifest, keep: int) -> None:
-    """Make a finished version the one in force, and drop all but `keep` of the older ones."""
-    older = sorted(n for p in path.iterdir() if (n := _version_of(p)))
-    manifest.version = (older[-1] if older else 0) + 1
-    manifest.save(written)
-    sync(written)
-    name = f"v{manifest.version:06d}"
-    try:
-        os.rename(written, path / name)
-    except OSError as error:
-        raise StoreError(f"{path / name} appeared meanwhile ({error.strerror}): two builds at once") from error
-    try:
-        sync(path)
-        fresh = scratch / CURRENT
-        write_synced(fresh, f"{name}\n".encode())
-        os.replace(fresh, path / CURRENT)
-    except BaseException:
-        shutil.rmtree(path / name, ignore_errors=True)
-        raise
-    sync(path)
-    for number in older[: max(len(older) - keep, 0)]:
-        shutil.rmtree(path / f"v{number:06d}", ignore_errors=True)

@@ -9,6 +9,7 @@ Ranks need about 40 bytes a distinct key in memory while the store is built.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TypeAlias
 
@@ -18,15 +19,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semistream.columns.keys import KeyCoder
-from semistream.errors import ConfigError, SchemaError
-from semistream.kernels.pages import TABLE_BLOCK, TABLE_COUNT_AT, TABLE_ENTRIES, TABLE_SUM_AT, hash_pages
-from semistream.master.base import require_columns
+from semistream.errors import ChecksumError, ConfigError, SchemaError
+from semistream.kernels.pages import (
+    TABLE_BLOCK,
+    TABLE_COUNT_AT,
+    TABLE_ENTRIES,
+    TABLE_SUM_AT,
+    hash_pages,
+    locate_in_table,
+)
+from semistream.master.base import aligned_buffer, require_columns
+from semistream.master.files import failed_read, open_file
+from semistream.master.format import DAMAGED
 
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 UInt64s = npt.NDArray[np.uint64]
 
 _MERGE_AT = 1 << 20
+# Blocks of the second index read at once, and the gap worth reading over (a seek costs about 180 kB).
+_TABLE_BLOCKS = 64
+_TABLE_GAP_DIRECT, _TABLE_GAP_CACHED = 44, 4
 
 Frequencies: TypeAlias = str | tuple[pa.Table | pa.RecordBatch | pa.Array | pa.ChunkedArray | Int64s, object]
 
@@ -108,6 +121,50 @@ def table_fences(path: Path) -> Int64s:
     """First code of every block of a second index."""
     words = np.memmap(path, dtype=np.int64, mode="r") if path.stat().st_size else np.empty(0, dtype=np.int64)
     return np.array(words[:: TABLE_BLOCK // 8], dtype=np.int64)
+
+
+class SecondIndex:
+    """Looks codes up in the file of (code, first row, rows)."""
+
+    def __init__(self, path: Path, fences: Int64s, direct: bool) -> None:
+        self._path = path
+        self._fences = fences
+        self._direct = direct
+        self._scratch = aligned_buffer(_TABLE_BLOCKS * TABLE_BLOCK)
+        self.reads = 0
+        self._fd = open_file(path, direct)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._fences.nbytes + self._scratch.nbytes)
+
+    def locate(self, codes: Int64s, page_rows: int) -> tuple[Int64s, Int64s]:
+        first, last = np.empty_like(codes), np.empty_like(codes)
+        result = np.zeros(3, dtype=np.int64)
+        gap = _TABLE_GAP_DIRECT if self._direct else _TABLE_GAP_CACHED
+        locate_in_table(
+            self._fd,
+            self._fences,
+            codes,
+            self._scratch.ctypes.data,
+            _TABLE_BLOCKS,
+            gap,
+            page_rows,
+            first,
+            last,
+            result,
+        )
+        self.reads += int(result[0])
+        if result[1] >= 0:
+            if result[2] == 0:
+                raise failed_read(self._path, self._fd, int(result[1]) * TABLE_BLOCK, self._direct)
+            raise ChecksumError(f"block {result[1]} of {self._path} has a wrong checksum: {DAMAGED}")
+        return first, last
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 def weights_of(column: pa.Array, name: str) -> Floats:

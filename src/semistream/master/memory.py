@@ -119,7 +119,9 @@ class MemoryReader(PageReader):
 
     def map(self, pages: Int64s) -> PageBlock:
         pages = self._chosen(pages)
-        rows = self._rows_on(pages)
+        rows = np.full(len(pages), self.page_rows, dtype=np.int32)
+        if len(pages) and pages[-1] == self.n_pages - 1:
+            rows[-1] = self.n_rows - self.page_rows * (self.n_pages - 1)
         at = pages[:, None]
         bit = self._bit + at * self.page_rows
         return PageBlock(

@@ -1,18 +1,23 @@
-"""R as a page store: reading what `build_pages` wrote.
+"""R as a page store: reading what `build_pages` or a Spark job wrote.
 
-Pages are Arrow record batches of equal length in one file, so a page number is all that is needed to find
-one. The reader moves bytes and hands out addresses; pyarrow is not involved once the store is open.
+Pages are Arrow record batches of equal length, numbered through all shards of the store. A shard is a file; only
+its last page may be short, and no key stands in two shards. The reader moves bytes and hands out addresses; pyarrow is
+not involved once the store is open.
+
+    file 0  |head|p0|p1|p2|foot|   file 1  |head|p3|p4|foot|      starts:  p0 p1 p2 p3 p4 end
+                                                                  as if the pages were one sequence of bytes;
+                                                                  less the shift of a file: where they are in it
 """
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,14 +29,13 @@ from semistream.errors import ChecksumError, ConfigError, StoreError
 from semistream.kernels.hashing import xxhash64_bytes
 from semistream.kernels.pages import (
     CHECKSUM_SEED,
-    TABLE_BLOCK,
     layout_pages,
     locate_in_fences,
-    locate_in_table,
     read_pages,
     verify_pages,
     verify_touched,
 )
+from semistream.kernels.units import read_each
 from semistream.master import format as store_format
 from semistream.master.base import (
     ALIGNMENT,
@@ -43,30 +47,32 @@ from semistream.master.base import (
     PageReader,
     RunRead,
     aligned_buffer,
+    gaps_between,
 )
-from semistream.master.format import INDEX, KEYS, PAGES
-from semistream.master.frequency import table_fences
+from semistream.master.files import failed_read, open_file
+from semistream.master.format import DAMAGED, KEYS
+from semistream.master.frequency import SecondIndex, table_fences
+from semistream.master.leases import hold
 
-_REMEDY = "the file was damaged after it was written: build the store again with build_pages"
 # Buffered reads need no alignment; this one keeps buffers of a page on their own cache lines.
 _CACHE_LINE = 64
-# Blocks of the second index read at once, and the gap worth reading over (a seek costs about 180 kB).
-_TABLE_BLOCKS = 64
-_TABLE_GAP_DIRECT, _TABLE_GAP_CACHED = 44, 4
 
 
 @dataclass(frozen=True)
 class PageIndex:
-    """What is held in memory of every page."""
+    """What is held in memory of every page, and of every file: its pages are borders[f] to borders[f + 1] - 1."""
 
     starts: Int64s
     fences: Int64s
     continues: Bools
     sums: npt.NDArray[np.uint64]
+    borders: Int64s
+    shifts: Int64s
 
     @property
     def nbytes(self) -> int:
-        return int(self.starts.nbytes + self.fences.nbytes + self.continues.nbytes + self.sums.nbytes)
+        pages = self.starts.nbytes + self.fences.nbytes + self.continues.nbytes + self.sums.nbytes
+        return int(pages + self.borders.nbytes + self.shifts.nbytes)
 
 
 def first_buffers(columns: Sequence[pa.Field]) -> Int64s:
@@ -85,7 +91,8 @@ class PageMaster(Master):
 
     def __init__(self, path: str | Path, version: int | None = None) -> None:
         self.path = Path(path)
-        self.folder = store_format.current_folder(self.path, version)
+        self._lease = hold(self.path, version)
+        self.folder = self._lease.folder
         self.manifest = store_format.load_manifest(self.folder)
         manifest = self.manifest
         self.schema = manifest.logical
@@ -99,27 +106,48 @@ class PageMaster(Master):
         self.row_bytes = manifest.row_bytes
         self.null_key_rows = manifest.null_key_rows
 
+    @property
+    def n_pages(self) -> int:
+        return self.manifest.pages
+
     @cached_property
     def index(self) -> PageIndex:
         """Offsets, fences and checksums; read once and shared by all readers."""
-        path = self.folder / INDEX
+        shards, count = self.manifest.shards, self.n_pages
+        starts = np.zeros(count + 1, dtype=np.int64)
+        fences, sums = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.uint64)
+        continues = np.empty(count, dtype=np.bool_)
+        borders = np.cumsum([0, *(shard["pages"] for shard in shards)], dtype=np.int64)
+        shifts = np.empty(len(shards), dtype=np.int64)
+        for i, shard in enumerate(shards):
+            low, high = int(borders[i]), int(borders[i + 1])
+            table = self._index_table(shard)
+            offsets, lengths, fences[low:high], continues[low:high], sums[low:high] = (
+                column.to_numpy() for column in table.columns
+            )
+            shifts[i] = starts[low] - offsets[0]
+            starts[low + 1 : high + 1] = starts[low] + np.cumsum(lengths)
+        by_key = self.order == "key"
+        return PageIndex(
+            starts, fences if by_key else fences[:0], continues if by_key else continues[:0], sums, borders, shifts
+        )
+
+    def _index_table(self, shard: dict[str, Any]) -> pa.Table:
+        path = self.folder / shard["index_file"]
         try:
             content = np.fromfile(path, dtype=np.uint8)
         except OSError as error:
-            raise StoreError(f"{path} cannot be read ({error.strerror}); {_REMEDY}") from error
-        expected = self.manifest.files[INDEX].get("xxhash64")
+            raise StoreError(f"{path} cannot be read ({error.strerror}); {DAMAGED}") from error
+        expected = self.manifest.files[path.name].get("xxhash64")
         found = f"{int(xxhash64_bytes(content.ctypes.data, len(content), CHECKSUM_SEED)):016x}"
         if found != expected:
-            raise ChecksumError(f"{path} has the checksum {found}, {expected} was written: {_REMEDY}")
+            raise ChecksumError(f"{path} has the checksum {found}, {expected} was written: {DAMAGED}")
         table = pa.ipc.open_file(pa.py_buffer(content)).read_all()
-        offsets, lengths, fences, continues, sums = (
-            np.array(column.to_numpy(zero_copy_only=False)) for column in table.columns
-        )
-        starts = np.append(offsets, offsets[-1] + lengths[-1] if len(offsets) else 0)
-        if len(offsets) != self.n_pages or starts[-1] > self.manifest.files[PAGES]["bytes"]:
-            raise StoreError(f"{path} does not fit the manifest beside it: {_REMEDY}")
-        by_key = self.order == "key"
-        return PageIndex(starts, fences if by_key else fences[:0], continues if by_key else continues[:0], sums)
+        offsets, lengths = table["offset"].to_numpy(), table["length"].to_numpy()
+        size = self.manifest.files[shard["pages_file"]]["bytes"]
+        if len(table) != shard["pages"] or offsets[-1] + lengths[-1] > size:
+            raise StoreError(f"{path} does not fit the manifest beside it: {DAMAGED}")
+        return table
 
     @cached_property
     def second_index(self) -> Int64s:
@@ -139,11 +167,16 @@ class PageStoreReader(PageReader):
     has_index = True
 
     def __init__(self, master: PageMaster, columns: Sequence[str], direct: bool) -> None:
-        super().__init__(master.columns_schema(columns), master.n_rows, master.page_rows)
+        super().__init__(master.columns_schema(columns), master.n_rows, master.page_rows, master.n_pages)
         manifest = master.manifest
-        self._path = master.folder / PAGES
+        self._lease = master._lease.again()
+        self._paths = [master.folder / shard["pages_file"] for shard in manifest.shards]
         self._index = master.index
         self.fences, self.continues = self._index.fences, self._index.continues
+        self._last_pages = self._index.borders[1:] - 1
+        self._last_rows = np.array(
+            [shard["rows"] - (shard["pages"] - 1) * self.page_rows for shard in manifest.shards], dtype=np.int32
+        )
         self._direct = direct
         self._align = ALIGNMENT if direct else _CACHE_LINE
         names = [*columns, manifest.code_column]
@@ -151,19 +184,24 @@ class PageStoreReader(PageReader):
         numbers = first_buffers([stored[name] for name in manifest.physical])
         self._buffers = np.array([numbers[manifest.physical.index(name)] for name in names], dtype=np.int64)
         self._kinds = np.append(self.physical.kinds, 0)
+        self._is_fixed = set(names) <= set(manifest.fixed_layout)
+        #: where the columns lie on a full page, once one was seen, if that is the same on all of them
+        self._full_layout: tuple[Int64s, Int64s, Int64s] | None = None
         self._seen = np.zeros((self.n_pages + 7) // 8, dtype=np.uint8)
-        self._mapped: Bytes | None = None
-        #: longest run of so many pages in the file, for every number that was asked for
+        #: the files in memory, and what takes a start to its address there
+        self._mapped: tuple[list[Bytes], Int64s] | None = None
+        #: longest run of so many pages in the files, for every number that was asked for
         self._spans: dict[int, int] = {}
-        self._fd = _open_file(self._path, direct)
-        self._table: _SecondIndex | None = None
-        self._tables: tuple[Int64s, Int64s, Int64s, Int64s] | None = None
+        self._fds = np.full(len(self._paths), -1, dtype=np.int64)
+        self._closed = False
+        self._table: SecondIndex | None = None
         try:
+            for i, path in enumerate(self._paths):
+                self._fds[i] = open_file(path, direct)
             if master.order == "frequency":
-                self._table = _SecondIndex(master.folder / KEYS, master.second_index, direct)
-            if set(names) <= set(manifest.fixed_layout):
-                self._tables = self._fixed_tables()
-            elif direct and self.n_pages:
+                self._table = SecondIndex(master.folder / KEYS, master.second_index, direct)
+            if direct and self.n_pages:
+                # Some file systems refuse O_DIRECT only when it comes to reading.
                 self._fetch(np.zeros(1, dtype=np.int64), aligned_buffer(self.buffer_bytes(1)), 0)
         except BaseException:
             self.close()
@@ -180,25 +218,38 @@ class PageStoreReader(PageReader):
         return 0 if self._table is None else self._table.reads
 
     def held_bytes(self, n_pages: int) -> int:
-        tables = 0 if self._tables is not None else 32 * len(self._buffers)
+        tables = 0 if self._is_fixed else 32 * len(self._buffers)
         return n_pages * (32 + tables)
 
     def buffer_bytes(self, n_pages: int) -> int:
         n = max(min(n_pages, self.n_pages), 0)
         if n not in self._spans:
-            starts = self._index.starts
-            self._spans[n] = int((starts[n:] - starts[: len(starts) - n]).max())
+            starts, inner = self._index.starts, self._index.borders[1:-1]
+            # Every file on the way is a read of its own, which begins and ends on a multiple of the alignment.
+            crossed = np.searchsorted(inner, inner + n - 1, side="left") - np.arange(len(inner)) if n else inner[:0]
+            size = int((starts[n:] - starts[: len(starts) - n]).max())
+            self._spans[n] = size + 2 * ALIGNMENT * int(crossed.max(initial=0))
         return -(-self._spans[n] // ALIGNMENT) * ALIGNMENT + 2 * ALIGNMENT
 
     def page_offset(self, page: int) -> int:
-        """Where a page begins in the file."""
-        return int(self._index.starts[page])
+        """Where a page begins in its file."""
+        file = int(np.searchsorted(self._last_pages, page))
+        return int(self._index.starts[page] - self._index.shifts[file])
 
     @property
     def page_bytes(self) -> float:
         """Mean length of a page on disk."""
-        starts = self._index.starts
-        return float(starts[-1] - starts[0]) / max(self.n_pages, 1)
+        return float(self._index.starts[-1]) / max(self.n_pages, 1)
+
+    @property
+    def longest_page(self) -> int:
+        """Length of the longest page on disk."""
+        return int(np.diff(self._index.starts).max(initial=1))
+
+    @property
+    def page_starts(self) -> Int64s:
+        """Page p has page_starts[p + 1] - page_starts[p] bytes."""
+        return self._index.starts
 
     def read(self, first_page: int, n_pages: int, buffer: Bytes) -> PageBlock:
         pages = self._run(first_page, n_pages)
@@ -221,19 +272,49 @@ class PageStoreReader(PageReader):
         block = self._block(base[:done], pages[:done].copy(), buffer)
         return RunRead(block, done, int(result[1]), int(result[2]))
 
+    def read_each(self, tuples: Int64s, pages: Int64s, buffer: Bytes) -> RunRead:
+        """The pages of as many units (tuple, page) as fit, in any order and as often as they are asked for."""
+        self._require_ready(buffer)
+        base, result = np.empty(len(pages), dtype=np.int64), np.zeros(5, dtype=np.int64)
+        index = self._index
+        read_each(
+            self._fds,
+            index.borders,
+            index.shifts,
+            tuples,
+            pages,
+            len(pages),
+            index.starts,
+            buffer.ctypes.data,
+            buffer.nbytes,
+            self._align,
+            base,
+            result,
+        )
+        done = self._checked(pages, base, result)
+        block = self._block(base[:done], pages[:done].copy(), buffer)
+        return RunRead(block, done, int(result[1]), int(result[2]))
+
     def map(self, pages: Int64s) -> PageBlock:
         if self._direct:
             raise ConfigError(
                 "mapped pages go through the page cache, which direct=True forbids: use read or read_runs"
             )
+        self._require_open()
         if self._mapped is None:
-            self._mapped = np.frombuffer(mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ), dtype=np.uint8)
+            files = [
+                np.frombuffer(mmap.mmap(fd, 0, access=mmap.ACCESS_READ), dtype=np.uint8) for fd in self._fds.tolist()
+            ]
+            addresses = np.array([file.ctypes.data for file in files], dtype=np.int64)
+            self._mapped = files, addresses - self._index.shifts
         pages = self._chosen(pages)
-        base = self._index.starts[pages] + self._mapped.ctypes.data
+        files, shifts = self._mapped
+        base = self._index.starts[pages]
+        base += shifts[self._files_of(pages)] if len(shifts) > 1 else shifts
         bad = verify_touched(base, pages, self._index.starts, self._index.sums, self._seen)
         if bad >= 0:
             raise self._wrong_sum(int(pages[bad]), int(base[bad]))
-        return self._block(base, pages, self._mapped)
+        return self._block(base, pages, files)
 
     def locate(self, codes: Int64s) -> tuple[Int64s, Int64s]:
         codes = np.ascontiguousarray(codes)
@@ -244,25 +325,24 @@ class PageStoreReader(PageReader):
         return first, last
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._closed = True
+        for fd in self._fds[self._fds >= 0].tolist():
+            os.close(fd)
+        self._fds[:] = -1
         if self._table is not None:
             self._table.close()
         self._mapped = None
+        self._lease.close()
 
     def _fetch(self, pages: Int64s, buffer: Bytes, gap_bytes: int) -> tuple[Int64s, Int64s]:
         """Read and verify; result holds the pages done, the reads and the bytes."""
-        if self._fd < 0:
-            raise StoreError(f"{self._path} was closed")
-        if self._direct and buffer.ctypes.data % ALIGNMENT:
-            raise ConfigError(
-                f"direct reads need a buffer that starts on a multiple of {ALIGNMENT}: use aligned_buffer"
-            )
-        base, result = np.empty(len(pages), dtype=np.int64), np.zeros(4, dtype=np.int64)
+        self._require_ready(buffer)
+        base, result = np.empty(len(pages), dtype=np.int64), np.zeros(5, dtype=np.int64)
         index = self._index
         read_pages(
-            self._fd,
+            self._fds,
+            index.borders,
+            index.shifts,
             pages,
             index.starts,
             buffer.ctypes.data,
@@ -272,122 +352,85 @@ class PageStoreReader(PageReader):
             base,
             result,
         )
-        if result[3] >= 0:
-            raise _failed_read(self._path, self._fd, int(result[3]), self._direct)
-        done = int(result[0])
-        bad = verify_pages(base[:done], pages[:done], index.starts, index.sums)
-        if bad >= 0:
-            raise self._wrong_sum(int(pages[bad]), int(base[bad]))
+        self._checked(pages, base, result)
         return base, result
 
+    def _require_open(self) -> None:
+        if self._closed:
+            raise StoreError(f"the reader of {self._lease.folder} was closed")
+
+    def _require_ready(self, buffer: Bytes) -> None:
+        self._require_open()
+        if self._direct and buffer.ctypes.data % ALIGNMENT:
+            raise ConfigError(
+                f"direct reads need a buffer that starts on a multiple of {ALIGNMENT}: use aligned_buffer"
+            )
+
+    def _checked(self, pages: Int64s, base: Int64s, result: Int64s) -> int:
+        """How many pages were read, and are what was written."""
+        if result[3] >= 0:
+            file = int(result[4])
+            raise failed_read(self._paths[file], int(self._fds[file]), int(result[3]), self._direct)
+        done = int(result[0])
+        bad = verify_pages(base[:done], pages[:done], self._index.starts, self._index.sums)
+        if bad >= 0:
+            raise self._wrong_sum(int(pages[bad]), int(base[bad]))
+        return done
+
     def _wrong_sum(self, page: int, address: int) -> ChecksumError:
-        starts = self._index.starts
-        found = int(xxhash64_bytes(address, int(starts[page + 1] - starts[page]), CHECKSUM_SEED))
+        size = int(self._index.starts[page + 1] - self._index.starts[page])
+        found, begin = int(xxhash64_bytes(address, size, CHECKSUM_SEED)), self.page_offset(page)
         return ChecksumError(
-            f"page {page} of {self._path} (bytes {starts[page]} to {starts[page + 1]}) has the checksum "
-            f"{found:016x}, {int(self._index.sums[page]):016x} was written: {_REMEDY}"
+            f"page {page} of {self._paths[int(np.searchsorted(self._last_pages, page))]} (bytes {begin} to "
+            f"{begin + size}) has the checksum {found:016x}, {int(self._index.sums[page]):016x} was written: {DAMAGED}"
         )
 
-    def _fixed_tables(self) -> tuple[Int64s, Int64s, Int64s, Int64s]:
-        """Two rows do for the whole store: full pages are laid out alike, and the last one may be shorter."""
-        shape = (2, len(self._buffers))
-        data, valid, offs, bit = (np.full(shape, fill, dtype=np.int64) for fill in (0, -1, -1, 0))
-        if self.n_pages:
-            buffer = aligned_buffer(self.buffer_bytes(1))
-            for row, page in enumerate((0, self.n_pages - 1)):
-                base, _ = self._fetch(np.array([page], dtype=np.int64), buffer, 0)
-                layout_pages(
-                    base,
-                    self._buffers,
-                    self._kinds,
-                    data[row : row + 1],
-                    valid[row : row + 1],
-                    offs[row : row + 1],
-                )
-        return data, valid, offs, bit
+    def _files_of(self, pages: Int64s) -> npt.NDArray[np.intp]:
+        if len(self._last_pages) == 1:
+            return np.zeros(len(pages), dtype=np.intp)
+        return np.searchsorted(self._last_pages, pages)
+
+    def _layout(self, base: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+        """Where the columns lie on pages in memory: data, valid, offs."""
+        data, valid, offs = (np.empty((len(base), len(self._buffers)), dtype=np.int64) for _ in range(3))
+        layout_pages(base, self._buffers, self._kinds, data, valid, offs)
+        return data, valid, offs
 
     def _block(self, base: Int64s, pages: Int64s, keep: object) -> PageBlock:
-        rows = self._rows_on(pages)
-        if self._tables is not None:
-            data, valid, offs, bit = self._tables
-            kind = (pages == self.n_pages - 1).astype(np.int32)
+        file = self._files_of(pages)
+        ends = np.flatnonzero(self._last_pages[file] == pages)
+        rows = np.full(len(pages), self.page_rows, dtype=np.int32)
+        rows[ends] = self._last_rows[file[ends]]
+        if self._is_fixed:
+            # One row of the tables does for all full pages; the last pages of files have their own.
+            kind = np.zeros(len(pages), dtype=np.int32)
+            kind[ends] = np.arange(1, len(ends) + 1)
+            if self._full_layout is None and len(ends) < len(pages):
+                self._full_layout = self._layout(base[kind == 0][:1])
+            tables = self._full_layout or self._layout(base[:1])
+            if len(ends):
+                parts = zip(tables, self._layout(base[ends]), strict=True)
+                tables = tuple(np.concatenate(pair) for pair in parts)  # type: ignore[assignment]
         else:
-            shape = (len(pages), len(self._buffers))
-            data, valid, offs = (np.empty(shape, dtype=np.int64) for _ in range(3))
-            bit = np.zeros(shape, dtype=np.int64)
-            layout_pages(base, self._buffers, self._kinds, data, valid, offs)
             kind = np.arange(len(pages), dtype=np.int32)
-        return PageBlock(int(rows.sum()), self.page_rows, base, rows, kind, data, valid, offs, bit, pages, keep)
-
-
-class _SecondIndex:
-    """Looks codes up in the file of (code, first row, rows)."""
-
-    def __init__(self, path: Path, fences: Int64s, direct: bool) -> None:
-        self._path = path
-        self._fences = fences
-        self._direct = direct
-        self._scratch = aligned_buffer(_TABLE_BLOCKS * TABLE_BLOCK)
-        self.reads = 0
-        self._fd = _open_file(path, direct)
-
-    @property
-    def nbytes(self) -> int:
-        return int(self._fences.nbytes + self._scratch.nbytes)
-
-    def locate(self, codes: Int64s, page_rows: int) -> tuple[Int64s, Int64s]:
-        first, last = np.empty_like(codes), np.empty_like(codes)
-        result = np.zeros(3, dtype=np.int64)
-        gap = _TABLE_GAP_DIRECT if self._direct else _TABLE_GAP_CACHED
-        locate_in_table(
-            self._fd,
-            self._fences,
-            codes,
-            self._scratch.ctypes.data,
-            _TABLE_BLOCKS,
-            gap,
-            page_rows,
-            first,
-            last,
-            result,
+            tables = self._layout(base)
+        data, valid, offs = tables
+        return PageBlock(
+            int(rows.sum()),
+            self.page_rows,
+            base,
+            rows,
+            kind,
+            data,
+            valid,
+            offs,
+            np.zeros_like(data),
+            pages,
+            keep,
+            gaps_between(rows, self.page_rows) if len(ends) else None,
         )
-        self.reads += int(result[0])
-        if result[1] >= 0:
-            if result[2] == 0:
-                raise _failed_read(self._path, self._fd, int(result[1]) * TABLE_BLOCK, self._direct)
-            raise ChecksumError(f"block {result[1]} of {self._path} has a wrong checksum: {_REMEDY}")
-        return first, last
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
 
 
 def _stored_fields(master: PageMaster) -> dict[str, pa.Field]:
     fields = {c.name: pa.field(c.name, c.physical) for c in PhysicalSchema(master.schema).columns}
     return {**fields, store_format.CODE: pa.field(store_format.CODE, pa.int64())}
-
-
-def _open_file(path: Path, direct: bool) -> int:
-    try:
-        return os.open(path, os.O_RDONLY | (getattr(os, "O_DIRECT", 0) if direct else 0))
-    except OSError as error:
-        if direct and error.errno == errno.EINVAL:
-            raise _no_direct(path) from error
-        raise StoreError(f"{path} cannot be opened ({error.strerror})") from error
-
-
-def _no_direct(path: Path) -> StoreError:
-    return StoreError(f"the file system of {path} refuses O_DIRECT; open with direct=False or move the store")
-
-
-def _failed_read(path: Path, fd: int, offset: int, direct: bool) -> StoreError:
-    """The kernel does not tell why a read failed, so the read is tried once more to learn the reason."""
-    try:
-        got = os.preadv(fd, [aligned_buffer(ALIGNMENT).data], offset // ALIGNMENT * ALIGNMENT)
-    except OSError as error:
-        if direct and error.errno == errno.EINVAL:
-            return _no_direct(path)
-        return StoreError(f"{path} cannot be read at byte {offset} ({error.strerror})")
-    return StoreError(f"{path} ends too early ({got} bytes at byte {offset}): it was truncated while in use")

@@ -1,0 +1,270 @@
+"""Who uses which version of a store, so that none is removed under its readers.
+
+Two ways to hold a version:
+
+* a **lease**: a shared lock on the version's manifest, kept while it is open. It ends with the process, however
+  that ends, so it needs no cleaning up;
+* a **pin**: a small file `queries/<owner>/<batch>.json` that names a version. It outlives processes: a streaming
+  query that is killed and replays a batch finds the version which that batch had.
+
+Whoever makes a pin or puts a version in force holds the store's lock meanwhile, so a pin never names a version that is
+being removed. Locks are flock(2) on files, which a shared file system must support as well.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from semistream.errors import ConfigError, StoreError
+from semistream.master.format import (
+    MANIFEST,
+    current_folder,
+    sync,
+    version_name,
+    version_of,
+    versions_in,
+    write_synced,
+)
+
+LOCK, QUERIES = ".lock", "queries"
+_FRESH = ".new-"
+_LONGEST_NAME = 200
+_RETRIES = 100
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+class Lease:
+    """A version that stays on disk until `close`, or until nobody refers to this object."""
+
+    def __init__(self, folder: Path, handle: int) -> None:
+        self.folder = folder
+        self._handle = handle
+
+    def again(self) -> Lease:
+        """The same lock under a second owner; it is given back when both have closed."""
+        return Lease(self.folder, os.dup(self._handle))
+
+    def close(self) -> None:
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def hold(path: Path, version: int | None = None) -> Lease:
+    """A lease on the version in force, or on the one asked for."""
+    for _ in range(_RETRIES):
+        folder = current_folder(path, version)
+        try:
+            handle = os.open(folder / MANIFEST, os.O_RDONLY)
+        except FileNotFoundError:
+            if folder.is_dir():
+                raise StoreError(f"{folder / MANIFEST} is missing; build the store again with build_pages") from None
+            continue
+        except OSError as error:
+            raise StoreError(f"{folder / MANIFEST} cannot be opened ({error.strerror})") from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH)
+        except OSError as error:
+            # Where files cannot be locked none can be found unlocked either, and no version is removed.
+            if error.errno not in _NO_LOCKS:
+                os.close(handle)
+                raise StoreError(f"{folder / MANIFEST} cannot be locked ({error.strerror})") from error
+        # Between finding and locking it the version may have been removed: then there is a newer one.
+        try:
+            same = os.path.samestat(os.fstat(handle), os.stat(folder / MANIFEST))
+        except FileNotFoundError:
+            same = False
+        if same:
+            return Lease(folder, handle)
+        os.close(handle)
+    raise StoreError(f"the versions of {path} come and go faster than one can be opened: build less often")
+
+
+@contextmanager
+def store_lock(path: Path) -> Iterator[None]:
+    """Alone in changing which versions there are and who has pinned them."""
+    try:
+        handle = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise StoreError(f"{path / LOCK} cannot be opened ({error.strerror}): the store must be writable") from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError as error:
+            raise StoreError(
+                f"{path / LOCK} cannot be locked ({error.strerror}): the file system must support flock"
+            ) from error
+        yield
+    finally:
+        os.close(handle)
+
+
+def pin(store: str | Path, owner: str, batch: int) -> int:
+    """The version that `owner` uses for `batch`: the one in force when this was asked for the first time.
+
+    The answer is on disk before it is given, and the same for every later call, whichever process asks.
+    """
+    path = Path(store)
+    name = _pin_file(path, owner, batch)
+    recorded = _recorded(name)
+    if recorded is None:
+        # A path without a store is refused before a lock file is made there.
+        current_folder(path)
+        with store_lock(path):
+            recorded = _recorded(name)
+            if recorded is None:
+                recorded = _record(name, version_of(current_folder(path)))
+    if not (path / version_name(recorded)).is_dir():
+        raise StoreError(
+            f"batch {batch} of {owner!r} uses version {recorded} of {path}, which is gone; it keeps "
+            f"{versions_in(path) or 'none'}: bring the version back, or start the query anew with another checkpoint"
+        )
+    return recorded
+
+
+def unpin_before(store: str | Path, owner: str, batch: int | None) -> None:
+    """Forget what `owner` used for batches before `batch`; None forgets the owner altogether."""
+    folder = _pin_file(Path(store), owner, batch or 0).parent
+    try:
+        files = list(folder.iterdir())
+    except FileNotFoundError:
+        return
+    for file in files:
+        number = _batch_of(file)
+        if batch is None or (number is not None and number < batch):
+            file.unlink(missing_ok=True)
+    if batch is None:
+        try:
+            folder.rmdir()
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+                raise
+
+
+def pinned_versions(path: Path) -> set[int] | None:
+    """Versions that some pin names; None when a pin cannot be read, so that any version may be meant."""
+    found: set[int] = set()
+    for file in (path / QUERIES).glob("*/*.json"):
+        try:
+            version = _recorded(file)
+        except StoreError:
+            return None
+        if version is not None:
+            found.add(version)
+    return found
+
+
+def drop_unused(path: Path, keep: int, bin_folder: Path) -> list[int]:
+    """Move all but the `keep` newest of the older versions into a folder to be removed, unless somebody holds them.
+
+    To be called with the store's lock held. A version that is held now stays until the next one comes into force.
+    """
+    older = versions_in(path)[:-1]
+    pinned = pinned_versions(path)
+    if pinned is None:
+        return []
+    dropped = []
+    for number in older[: max(len(older) - keep, 0)]:
+        folder = path / version_name(number)
+        if number not in pinned and _move_unless_leased(folder, bin_folder / folder.name):
+            dropped.append(number)
+    return dropped
+
+
+def drop_orphans(path: Path, bin_folder: Path) -> None:
+    """Move versions away that never came into force: their build was killed at the last moment."""
+    try:
+        current = version_of(current_folder(path))
+    except StoreError:
+        # Without a version in force none is known to be an orphan.
+        return
+    for number in versions_in(path):
+        if number > current:
+            _move_unless_leased(path / version_name(number), bin_folder / version_name(number))
+
+
+def _move_unless_leased(folder: Path, target: Path) -> bool:
+    """Whether the version was free and is now out of the way."""
+    handle = -1
+    try:
+        # Without a manifest nobody can have opened the version.
+        if (folder / MANIFEST).exists():
+            handle = os.open(folder / MANIFEST, os.O_RDWR)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.rename(folder, target)
+    except OSError:
+        return False
+    finally:
+        if handle >= 0:
+            os.close(handle)
+    return True
+
+
+def _pin_file(path: Path, owner: str, batch: int) -> Path:
+    name = quote(owner, safe=" ").replace(".", "%2E")
+    if not owner or len(name) > _LONGEST_NAME:
+        raise ConfigError(
+            f"the owner of a pin is named {owner!r}; allowed are names of 1 to {_LONGEST_NAME} characters"
+        )
+    if batch < 0:
+        raise ConfigError(f"batch={batch} cannot be pinned; batches are counted from 0")
+    return path / QUERIES / name / f"{batch}.json"
+
+
+def _batch_of(file: Path) -> int | None:
+    return int(file.stem) if file.suffix == ".json" and file.stem.isdigit() else None
+
+
+def _recorded(file: Path) -> int | None:
+    try:
+        version = json.loads(file.read_text())["version"]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise StoreError(f"{file} does not name a version ({error}): remove the file if its query is gone") from error
+    if not isinstance(version, int):
+        raise StoreError(f"{file} does not name a version ({version!r}): remove the file if its query is gone")
+    return version
+
+
+def _record(file: Path, version: int) -> int:
+    """Write a pin, whole and on disk, unless there is one; the store's lock is held. Returns the version it names."""
+    for _ in range(_RETRIES):
+        new = not file.parent.is_dir()
+        fresh = file.parent / f"{_FRESH}{secrets.token_hex(8)}"
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            # Only the holder of the lock writes here: others were left behind by processes that were killed.
+            for stale in file.parent.glob(f"{_FRESH}*"):
+                stale.unlink(missing_ok=True)
+            write_synced(fresh, json.dumps({"version": version}).encode())
+            try:
+                # Unlike a rename, a link never replaces what another process wrote first.
+                os.link(fresh, file)
+            finally:
+                fresh.unlink(missing_ok=True)
+            sync(file.parent)
+            if new:
+                sync(file.parent.parent)
+            return version
+        except FileNotFoundError:
+            # `unpin_before` removed the owner's folder meanwhile.
+            continue
+        except FileExistsError:
+            recorded = _recorded(file)
+            if recorded is not None:
+                return recorded
+        except OSError as error:
+            raise StoreError(f"{file} cannot be written ({error.strerror}): the store must be writable") from error
+    raise StoreError(f"{file} cannot be written: its folder is removed again and again")

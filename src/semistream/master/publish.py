@@ -1,0 +1,104 @@
+"""How a new version of a store appears all at once, or not at all.
+
+A version is written in a hidden folder beside the others, synced, renamed, and only then named by CURRENT. A
+crash leaves the old version in force; what it left behind is swept away by the next build.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from semistream.errors import StoreError
+from semistream.master.format import CURRENT, Manifest, sync, version_name, version_of, versions_in, write_synced
+from semistream.master.leases import LOCK, drop_orphans, drop_unused, store_lock
+
+_SCRATCH = ".build-"
+_REMOVALS = 5
+
+
+def check_target(path: Path, overwrite: bool) -> None:
+    """Refuse to build over anything that is not a store, or over a store without being told to."""
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise StoreError(f"{path} exists and is a file; give the path of a folder that does not exist yet")
+    if (path / CURRENT).exists():
+        if not overwrite:
+            raise StoreError(f"{path} already holds a page store; overwrite=True adds a new version to it")
+        return
+    foreign = [p.name for p in path.iterdir() if not version_of(p) and not p.name.startswith((_SCRATCH, LOCK))]
+    if foreign:
+        raise StoreError(f"{path} exists and is no page store (it holds {foreign[0]!r}); give another path")
+
+
+@contextmanager
+def scratch_folder(path: Path) -> Iterator[Path]:
+    """A hidden folder inside the store; gone afterwards, and the store with it if it was new and failed."""
+    existed = path.exists()
+    path.mkdir(parents=True, exist_ok=True)
+    _sweep(path)
+    folder = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=path))
+    lock = _lock(folder)
+    try:
+        yield folder
+    finally:
+        # A task of a failed job may still be writing here: what it adds meanwhile needs another turn.
+        for _ in range(_REMOVALS):
+            shutil.rmtree(folder, ignore_errors=True)
+            if not folder.exists():
+                break
+        if lock is not None:
+            os.close(lock)
+        if not existed and all(left.name == LOCK for left in path.iterdir()):
+            (path / LOCK).unlink(missing_ok=True)
+            path.rmdir()
+
+
+def _lock(folder: Path) -> int | None:
+    """Mark a scratch folder as in use by a live process; None when another one holds it."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def _sweep(path: Path) -> None:
+    """Remove what crashed builds left behind; a live build holds a lock on its folder."""
+    for folder in path.glob(f"{_SCRATCH}*"):
+        try:
+            handle = _lock(folder)
+        except OSError:
+            continue
+        if handle is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(handle)
+
+
+def publish(path: Path, scratch: Path, written: Path, manifest: Manifest, keep: int) -> None:
+    """Make a finished version the one in force; of the older ones `keep` stay, and those that somebody uses."""
+    with store_lock(path):
+        drop_orphans(path, scratch)
+        manifest.version = max(versions_in(path), default=0) + 1
+        manifest.save(written)
+        sync(written)
+        folder = path / version_name(manifest.version)
+        os.rename(written, folder)
+        try:
+            sync(path)
+            fresh = scratch / CURRENT
+            write_synced(fresh, f"{folder.name}\n".encode())
+            os.replace(fresh, path / CURRENT)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        sync(path)
+        drop_unused(path, keep, scratch)
