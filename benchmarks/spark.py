@@ -1,0 +1,294 @@
+"""How fast `enrich` is on Spark: against the transport alone, and against Spark's own stream-static join.
+
+All contestants read the same files with the same session and write to a sink that takes every row and keeps none. What
+is timed is a micro-batch from trigger to commit, after the warm-up; the median of the batches counts. "transport" is
+`mapInArrow` giving out rows as wide as the joined ones without joining; it runs before and after the others.
+
+    python benchmarks/spark.py                                  R = 10 M, batches of 500 k: the bars
+    python benchmarks/spark.py --curve --data DIR               R = 1, 10, 50 M; batches of 100 k, 500 k, 2 M
+    python benchmarks/spark.py --rows 1e6 --batch 100e3 500e3   others
+    python benchmarks/spark.py --memory-run                     resident size of the Python workers over 50 batches
+
+DIR keeps the generated data for the next time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+from rich.table import Table
+
+import semistream
+from semistream.spark import enrich, metrics
+from semistream.spark.session import open_session
+from semistream.workloads.relation import (
+    KEY,
+    MASTER_ROW_BYTES,
+    MASTER_SCHEMA,
+    STREAM_SCHEMA,
+    master_batches,
+    stream_batches,
+)
+
+SEED = 1
+EXPONENT = 1.0
+FILE_ROWS = 50_000
+STREAM_DDL = "k long, seq long, qty int"
+WIDE_DDL = STREAM_DDL + "".join(f", {name} long" for name in MASTER_SCHEMA.names if name != KEY)
+BARS = {("sweepjoin inner", "transport"): 0.7, ("sweepjoin left", "transport"): 0.7}
+BARS |= {("sweepjoin inner", "native inner"): 2.5, ("sweepjoin left", "native left"): 10.0}
+console = Console(width=150)
+
+
+@dataclass
+class Result:
+    """Rows a second of every contestant at one size of R and of the batch."""
+
+    rows: int
+    batch: int
+    memory: int
+    rates: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    hit_rate: dict[str, float] = field(default_factory=dict)
+
+    def ratios(self) -> dict[str, float]:
+        found = {}
+        for ours, theirs in BARS:
+            if ours in self.rates and theirs in self.rates:
+                found[f"{ours} / {theirs}"] = self.rates[ours] / self.rates[theirs]
+        return found
+
+
+class Data:
+    """R as Parquet and as page store, S as small files; made once for each size of R."""
+
+    def __init__(self, folder: Path, rows: int) -> None:
+        self.folder = folder / f"r{rows}"
+        self.rows = rows
+        self.parquet = self.folder / "master.parquet"
+        self.store = self.folder / "store"
+        self.stream = self.folder / "stream"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.stream.mkdir(exist_ok=True)
+        if not self.parquet.exists():
+            fresh = self.parquet.with_suffix(".new")
+            with pq.ParquetWriter(fresh, MASTER_SCHEMA) as writer:
+                for batch in master_batches(rows, SEED):
+                    writer.write_batch(batch, row_group_size=131_072)
+            fresh.rename(self.parquet)
+        if not self.store.exists():
+            semistream.build_pages(self.parquet, self.store, on=KEY)
+
+    def files(self, count: int) -> None:
+        """At least so many files of the stream."""
+        for i in range(count):
+            path = self.stream / f"{i:06d}.parquet"
+            if not path.exists():
+                part = stream_batches(FILE_ROWS, self.rows, EXPONENT, SEED + 1, start=i * FILE_ROWS)
+                pq.write_table(pa.Table.from_batches(part, schema=STREAM_SCHEMA), path)
+                os.utime(path, (1e9 + i, 1e9 + i))
+
+
+def widen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows of the joined width, but no join."""
+    names = [name for name in MASTER_SCHEMA.names if name != KEY]
+    columns: list[pa.Array] = []
+    for batch in batches:
+        if not columns or len(columns[0]) < batch.num_rows:
+            values = np.random.default_rng(SEED).integers(0, 1 << 62, (len(names), batch.num_rows))
+            columns = [pa.array(row) for row in values]
+        extra = [column.slice(0, batch.num_rows) for column in columns]
+        yield pa.RecordBatch.from_arrays([*batch.columns, *extra], names=[*batch.schema.names, *names])
+
+
+def contestant(name: str, df: DataFrame, data: Data, memory: int) -> DataFrame:
+    kind, _, how = name.partition(" ")
+    if kind == "transport":
+        return df.mapInArrow(widen, WIDE_DDL)
+    if kind == "native":
+        return df.join(df.sparkSession.read.parquet(str(data.parquet)), KEY, how)
+    return enrich(df, data.store, on=KEY, how=how, memory=memory, algorithm=kind)
+
+
+def run(spark: SparkSession, name: str, data: Data, result: Result, warm: int, measured: int) -> None:
+    """Process `warm + measured` batches and keep the times of the last ones."""
+    batches = warm + measured
+    files = result.batch // FILE_ROWS
+    data.files(batches * files)
+    with tempfile.TemporaryDirectory(prefix="semistream-bench-") as scratch:
+        # Only so many files: availableNow takes all it finds.
+        source = Path(scratch) / "in"
+        source.mkdir()
+        for i in range(batches * files):
+            os.link(data.stream / f"{i:06d}.parquet", source / f"{i:06d}.parquet")
+        df = spark.readStream.schema(STREAM_DDL).option("maxFilesPerTrigger", files).parquet(str(source))
+        writer = contestant(name, df, data, result.memory).writeStream.format("noop")
+        writer = writer.option("checkpointLocation", f"{scratch}/checkpoint").trigger(availableNow=True)
+        query = writer.start()
+        query.awaitTermination()
+        told = [progress for progress in query.recentProgress if progress.numInputRows][-measured:]
+        times = [progress.durationMs["triggerExecution"] / 1000 for progress in told]
+        result.seconds[name] = [*result.seconds.get(name, []), *times]
+        result.rates[name] = result.batch / statistics.median(result.seconds[name])
+        values = metrics.of(str(query.id), told[-1].batchId)
+        if values:
+            result.hit_rate[name] = values["hit_rate"]
+    spread = f"{result.batch / max(times) / 1e6:.2f} to {result.batch / min(times) / 1e6:.2f}"
+    console.print(f"  {name}: {result.batch / statistics.median(times) / 1e6:.3f} M rows/s ({spread})")
+
+
+def measure(spark: SparkSession, data: Data, rows: int, batch: int, warm_rows: int, native: bool) -> Result:
+    result = Result(rows, batch, rows * MASTER_ROW_BYTES // 10)
+    console.print(f"R = {rows:,}, batches of {batch:,}, memory {result.memory / 1e6:.0f} MB")
+    warm = max(warm_rows // batch, 3)
+    measured = 8 if batch <= 500_000 else 4
+    run(spark, "transport", data, result, 3, measured)
+    for how in ("inner", "left"):
+        run(spark, f"sweepjoin {how}", data, result, warm, measured)
+        run(spark, "transport", data, result, 1, measured)
+    if native:
+        run(spark, "native inner", data, result, 1, 3)
+        run(spark, "native left", data, result, 1, 2)
+    return result
+
+
+def show(results: list[Result]) -> None:
+    table = Table(title="rows a second, and ratios with the bar where there is one")
+    for column in ("R", "batch", "contestant", "M rows/s", "hit rate", "ratio"):
+        table.add_column(column, justify="right")
+    for result in results:
+        bars = result.rows == 10_000_000 and result.batch == 500_000
+        for name, rate in result.rates.items():
+            told = []
+            for (ours, theirs), bar in BARS.items():
+                if ours == name and theirs in result.rates:
+                    ratio = rate / result.rates[theirs]
+                    verdict = f" (bar {bar:g}: {'pass' if ratio >= bar else 'short'})" if bars else ""
+                    told.append(f"{ratio:.2f} x {theirs}{verdict}")
+            hits = f"{result.hit_rate[name]:.3f}" if name in result.hit_rate else ""
+            table.add_row(f"{result.rows:,}", f"{result.batch:,}", name, f"{rate / 1e6:.3f}", hits, "; ".join(told))
+    console.print(table)
+
+
+class Watch(threading.Thread):
+    """The largest memory of Spark's Python workers, seen from outside."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.done = False
+        self.workers = 0
+        self.own = 0
+        self.shared_cache = 0
+
+    def run(self) -> None:
+        while not self.done:
+            own = shared = workers = 0
+            for process in psutil.Process().children(recursive=True):
+                try:
+                    if "python" not in process.name():
+                        continue
+                    told = Path(f"/proc/{process.pid}/status").read_text()
+                    maps = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+                except (psutil.Error, OSError):
+                    continue
+                own += _kilobytes(told, "RssAnon") + _kilobytes(told, "RssShmem")
+                shared += _kilobytes(maps, "Pss_File")
+                workers += 1
+            self.own, self.workers = max(self.own, own * 1024), max(self.workers, workers)
+            self.shared_cache = max(self.shared_cache, shared * 1024)
+            time.sleep(0.1)
+
+
+def _kilobytes(text: str, name: str) -> int:
+    return next((int(line.split()[1]) for line in text.splitlines() if line.startswith(name + ":")), 0)
+
+
+def memory_run(spark: SparkSession, data: Data, batches: int, memory: int) -> None:
+    """`batches` micro-batches of 100 k; what the worker processes hold at most."""
+    watch = Watch()
+    watch.start()
+    result = Result(data.rows, 100_000, memory)
+    run(spark, "sweepjoin left", data, result, 0, batches)
+    watch.done = True
+    watch.join()
+    local = Path(spark.conf.get("spark.local.dir") or tempfile.gettempdir())
+    left = [path for path in local.glob("**/semistream/*/*") if path.is_file()]
+    console.print(
+        f"memory = {memory / 1e6:.0f} MB, {batches} batches: {watch.workers} Python processes held at most "
+        f"{watch.own / 1e6:.0f} MB of their own (anonymous and shared), mapped files (cache, R, libraries) "
+        f"{watch.shared_cache / 1e6:.0f} MB; cache files left: {len(left)}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=float, nargs="+", default=[10e6])
+    parser.add_argument("--batch", type=float, nargs="+", default=[500e3])
+    parser.add_argument("--curve", action="store_true", help="R = 1, 10, 50 M; batches of 100 k, 500 k, 2 M")
+    parser.add_argument("--warm", type=float, default=10e6, help="tuples before the measured ones")
+    parser.add_argument("--no-native", action="store_true")
+    parser.add_argument("--memory-run", action="store_true")
+    parser.add_argument("--memory", type=float, default=120e6, help="budget of the memory run")
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--save", type=Path, help="write the results there, as JSON")
+    options = parser.parse_args()
+    rows = [1e6, 10e6, 50e6] if options.curve else options.rows
+    sizes = [100e3, 500e3, 2e6] if options.curve else options.batch
+    folder = options.data or Path(tempfile.mkdtemp(prefix="semistream-bench-"))
+    local = Path(tempfile.mkdtemp(prefix="semistream-local-", dir=folder if folder.is_dir() else None))
+    conf = {
+        "spark.driver.memory": "6g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.local.dir": str(local),
+        "spark.log.level": "ERROR",
+        "spark.sql.streaming.numRecentProgressUpdates": "10000",
+    }
+    spark = open_session("benchmark", "local[2]", conf)
+    results = []
+    try:
+        for count in rows:
+            data = Data(folder, int(count))
+            if options.memory_run:
+                memory_run(spark, data, 50, int(options.memory))
+                continue
+            for batch in sizes:
+                results.append(measure(spark, data, int(count), int(batch), int(options.warm), not options.no_native))
+                show(results[-1:])
+    finally:
+        spark.stop()
+        shutil.rmtree(local, ignore_errors=True)
+        if options.data is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    if results:
+        show(results)
+    if options.save:
+        about = {
+            "machine": platform.machine(),
+            "cores": os.cpu_count(),
+            "versions": {name: version(name) for name in ("pyspark", "pyarrow", "numba", "numpy")},
+            "results": [{**asdict(result), "ratios": result.ratios()} for result in results],
+        }
+        options.save.parent.mkdir(parents=True, exist_ok=True)
+        options.save.write_text(json.dumps(about, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,296 @@
+"""Enrich a DataFrame, streaming or not, with master data too large to broadcast."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlparse
+
+import pyarrow as pa
+from pyspark.accumulators import Accumulator
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.types import StructField, StructType
+
+from semistream.errors import BudgetError, ConfigError, SchemaError, StoreError
+from semistream.master.format import is_store
+from semistream.operators.registry import resolve
+from semistream.spark import metrics, worker
+from semistream.spark.carry import run_carrying
+from semistream.spark.cleanup import watch
+from semistream.spark.plan import SHARED_PART, Dimension
+from semistream.spark.records import Records
+from semistream.spark.ticks import with_ticks
+from semistream.spark.worker import FOLDER
+from semistream.spec import JoinSpec, parse_bytes, parse_seconds
+
+On = str | Sequence[str] | Mapping[str, str]
+
+
+def enrich(
+    df: DataFrame,
+    master: str | Path,
+    on: On,
+    how: str = "left",
+    select: Sequence[str] | None = None,
+    memory: str | int = "256MB",
+    algorithm: str = "sweepjoin",
+    shuffle: Literal["none", "key"] | None = None,
+    *,
+    max_delay: str | float | None = None,
+    checkpoint: str | Path | None = None,
+    suffix: str = "_right",
+    name: str | None = None,
+    shards: int | None = None,
+    **options: Any,
+) -> DataFrame:
+    """Join a DataFrame with master data, keeping its source and sink.
+
+    `master` is the path of a page store (`build_master`), or of Parquet data for a scan operator; all executors must
+    see it. `memory` is the budget of one executor, shared by its tasks. `shuffle="key"` sends equal keys to the same
+    task, which on a cluster divides the cache instead of copying it; `shards` is then the number of tasks. `name` is
+    what the metrics call this enrichment. `options` belong to the algorithm.
+
+    Every tuple is finished in its micro-batch, unless `max_delay` ("30s") allows a scan operator to let it wait that
+    long, so that many batches share one pass over R. What waits is kept in the query's `checkpoint`, the same path that
+    the query is started with; the stream is then shuffled by key.
+    """
+    spec = JoinSpec.make(on, how, select, suffix)
+    dimension = describe(df, master, spec, parse_bytes(memory), algorithm, name, options)
+    if max_delay is not None:
+        delay = parse_seconds(max_delay)
+        if df.isStreaming and resolve(algorithm).access == "scan":
+            return _carry(df, dimension, delay, checkpoint, shuffle, shards)
+    return _apply(df, (dimension,), shuffle, shards)
+
+
+def enrich_star(
+    df: DataFrame,
+    dimensions: Sequence[tuple[str | Path, On, Sequence[str] | None]],
+    how: str = "left",
+    memory: str | int = "256MB",
+    algorithm: str = "sweepjoin",
+    *,
+    suffix: str = "_right",
+    **options: Any,
+) -> DataFrame:
+    """Join a DataFrame with several dimensions, given as (master, on, select), in one pass through Python.
+
+    The budget is divided evenly among them.
+    """
+    if not dimensions:
+        raise ConfigError("enrich_star was given no dimension; give at least one (master, on, select)")
+    share = parse_bytes(memory) // len(dimensions)
+    made: list[Dimension] = []
+    schema = arrow_schema(df)
+    for number, (master, on, select) in enumerate(dimensions):
+        spec = JoinSpec.make(on, how, select, suffix)
+        name = f"{Path(str(master)).name}-{number + 1}"
+        made.append(describe(df, master, spec, share, algorithm, name, options, schema))
+        schema = _result(made[-1], schema)
+    return _apply(df, tuple(made), None, None)
+
+
+def describe(
+    df: DataFrame,
+    master: str | Path,
+    spec: JoinSpec,
+    memory: int,
+    algorithm: str,
+    name: str | None,
+    options: Mapping[str, Any],
+    schema: pa.Schema | None = None,
+) -> Dimension:
+    """Check an enrichment against the stream and the master data, before anything runs."""
+    if df.isStreaming:
+        watch(df.sparkSession)
+    path = local_path(master)
+    versioned = is_store(Path(path))
+    dimension = Dimension(
+        name=name or Path(path).name,
+        master=path,
+        on=tuple(zip(spec.stream_on, spec.master_on, strict=True)),
+        how=spec.how,
+        select=spec.select,
+        algorithm=resolve(algorithm).name,
+        suffix=spec.suffix,
+        options=tuple(sorted(options.items())),
+        memory=memory,
+        tasks=tasks_an_executor(df.sparkSession),
+        versioned=versioned,
+    )
+    if versioned and not df.isStreaming:
+        dimension = replace(dimension, version=dimension.open_master(None).version)
+    _result(dimension, arrow_schema(df) if schema is None else schema)
+    return dimension
+
+
+def _result(dimension: Dimension, schema: pa.Schema) -> pa.Schema:
+    """The schema of the enriched stream."""
+    try:
+        with dimension.open(dimension.version) as join:
+            return join.check(schema)
+    except BudgetError as error:
+        if error.minimum_bytes is None:
+            raise
+        least = error.minimum_bytes * dimension.tasks
+        if dimension.shared_bytes:
+            least = int(least / (1 - SHARED_PART)) + dimension.tasks
+        raise BudgetError(
+            f"memory={dimension.memory} bytes an executor leaves {dimension.private_bytes} for each of its "
+            f"{dimension.tasks} tasks, too little for {dimension.algorithm}; it needs at least memory={least}",
+            minimum_bytes=least,
+        ) from error
+
+
+def _apply(df: DataFrame, dimensions: tuple[Dimension, ...], shuffle: str | None, shards: int | None) -> DataFrame:
+    if shuffle not in (None, "none", "key"):
+        raise ConfigError(f"shuffle={shuffle!r} is unknown; allowed are 'none' and 'key'")
+    if shards is not None and (shuffle != "key" or shards < 1):
+        raise ConfigError(f"shards={shards} needs shuffle='key' and a number of tasks from 1")
+    schema = result_schema(df, dimensions)
+    if shuffle == "key":
+        df = by_key(df, dimensions[0], shards or df.sparkSession.sparkContext.defaultParallelism)
+    report = metrics.collector(df.sparkSession)
+    return df.mapInArrow(partial(_task, dimensions, report), schema)
+
+
+def _carry(
+    df: DataFrame,
+    dimension: Dimension,
+    max_delay: float,
+    checkpoint: str | Path | None,
+    shuffle: str | None,
+    shards: int | None,
+) -> DataFrame:
+    if checkpoint is None:
+        raise ConfigError(
+            "max_delay lets tuples wait between micro-batches, and they are kept in the query's checkpoint: give "
+            "checkpoint=, the checkpointLocation with which the query is started"
+        )
+    if shuffle not in (None, "key"):
+        raise ConfigError(f"shuffle={shuffle!r} cannot be had with max_delay, which needs shuffle='key'; leave it out")
+    folder = Path(local_path(checkpoint, "checkpoint", must_exist=False)) / FOLDER / _file_name(dimension.name)
+    schema = result_schema(df, (dimension,))
+    records = Records(folder)
+    count = records.fix_shards(shards, df.sparkSession.sparkContext.defaultParallelism)
+    stream = by_key(with_ticks(df, folder, max_delay), dimension, count)
+    report = metrics.collector(df.sparkSession)
+    return stream.mapInArrow(partial(_carrying_task, dimension, str(folder), max_delay, report), schema)
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+
+
+def _carrying_task(
+    dimension: Dimension,
+    folder: str,
+    max_delay: float,
+    report: Accumulator[list[str]],
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    return _reported(run_carrying(dimension, folder, max_delay, batches), report)
+
+
+def _task(
+    dimensions: tuple[Dimension, ...], report: Accumulator[list[str]], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    return _reported(worker.run(dimensions, batches), report)
+
+
+def _reported(
+    items: Iterator[pa.RecordBatch | metrics.TaskMetrics], report: Accumulator[list[str]]
+) -> Iterator[pa.RecordBatch]:
+    """The joined batches; what tasks say of themselves goes to the driver."""
+    for item in items:
+        if isinstance(item, metrics.TaskMetrics):
+            report.add([item.to_json()])
+        else:
+            yield item
+
+
+def by_key(df: DataFrame, dimension: Dimension, shards: int) -> DataFrame:
+    """Equal keys in the same partition, and every partition always the same keys."""
+    code = F.xxhash64(*(F.col(_quoted(here)) for here, _ in dimension.on))
+    return df.repartitionById(shards, F.pmod(code, F.lit(shards)).cast("int"))
+
+
+def result_schema(df: DataFrame, dimensions: tuple[Dimension, ...]) -> StructType:
+    """The stream's own fields as they are, then those of the dimensions."""
+    arrow = arrow_schema(df)
+    for dimension in dimensions:
+        arrow = _result(dimension, arrow)
+    fields = list(df.schema.fields)
+    for column in list(arrow)[len(fields) :]:
+        try:
+            kind = from_arrow_type(column.type)
+        except PySparkException as error:
+            raise SchemaError(
+                f"master column {column.name!r} has the type {column.type}, which Spark does not know; "
+                "leave it out with select, or build the store with another type"
+            ) from error
+        fields.append(StructField(column.name, kind, column.nullable))
+    return StructType(fields)
+
+
+def arrow_schema(df: DataFrame) -> pa.Schema:
+    """The stream as worker processes will see it."""
+    zone = df.sparkSession.conf.get("spark.sql.session.timeZone")
+    try:
+        schema = to_arrow_schema(df.schema, timezone=zone)
+    except PySparkException as error:
+        raise SchemaError(
+            f"the stream has a column that cannot be handed to Python ({error}); drop or cast it before enriching"
+        ) from error
+    if len(set(schema.names)) != len(schema.names):
+        twice = sorted({column for column in schema.names if schema.names.count(column) > 1})
+        raise SchemaError(f"the stream has several columns named {twice[0]!r}: rename all but one")
+    return schema
+
+
+def local_path(path: str | Path, what: str = "master", must_exist: bool = True) -> str:
+    """A path on the file system that driver and executors share."""
+    text = str(path)
+    parts = urlparse(text)
+    if len(parts.scheme) > 1 and parts.scheme != "file":
+        raise ConfigError(
+            f"{what}={text!r} is on {parts.scheme}://; it must be on a file system that the driver and all executors "
+            "mount: give a path there"
+        )
+    found = Path(parts.path if parts.scheme == "file" else text)
+    if must_exist and not found.exists():
+        raise StoreError(
+            f"there is no master data at {found}; build it with semistream.spark.build_master, or give another path"
+        )
+    return str(found.absolute())
+
+
+def tasks_an_executor(spark: SparkSession) -> int:
+    """How many tasks an executor runs at once, and so how many worker processes divide its budget."""
+    context = spark.sparkContext
+    cpus = int(context.getConf().get("spark.task.cpus", "1") or 1)
+    if (context.master or "").startswith("local"):
+        cores = context.defaultParallelism
+    else:
+        told = context.getConf().get("spark.executor.cores")
+        cores = int(told) if told else _cores_seen(spark)
+    return max(cores // cpus, 1)
+
+
+def _cores_seen(spark: SparkSession) -> int:
+    """Cores of the largest executor that has registered; this machine's number if none has."""
+    executors = spark.sparkContext._jsc.sc().statusStore().executorList(True)
+    cores = [executors.apply(i).totalCores() for i in range(executors.size())]
+    return max([*cores, 0]) or os.cpu_count() or 1
+
+
+def _quoted(column: str) -> str:
+    return "`" + column.replace("`", "``") + "`"

@@ -1,0 +1,82 @@
+"""A streaming source without rows that keeps a query turning while tuples wait.
+
+Spark plans a micro-batch only when some source has moved on. United with the stream, this one moves on as long as a
+shard has tuples that wait, so the scan of R goes on when no data arrives, and `availableNow` ends only when nobody
+waits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, MutableMapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from semistream.spark.records import Records
+
+#: ticks in a `max_delay`, at most
+_TICKS = 20
+
+
+class TickSource(DataSource):
+    """The source; its options are the folder of the records and the least seconds between two ticks."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "semistream_ticks"
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return TickReader(self.options)
+
+
+class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Its offset is a number of ticks, which means nothing but that there is another batch to run."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        self._records = Records(Path(options["folder"]))
+        self._seconds = float(options["seconds"])
+        self._last = 0.0
+        self._finishing = False
+        self._records.set_finishing(False)
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {"tick": 0}
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._finishing = True
+        self._records.set_finishing(True)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        now = time.monotonic()
+        if not self._finishing and now - self._last < self._seconds:
+            return start
+        if not self._records.waiting():
+            return start
+        self._last = now
+        return {"tick": int(start["tick"]) + 1}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        return iter(())
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing is kept for an offset."""
+
+    def stop(self) -> None:
+        self._records.set_finishing(False)
+
+
+def with_ticks(df: DataFrame, folder: Path, max_delay: float) -> DataFrame:
+    """The stream, kept turning while tuples wait."""
+    spark = df.sparkSession
+    spark.dataSource.register(TickSource)
+    ticks = spark.readStream.format(TickSource.name()).schema(df.schema)
+    ticks = ticks.option("folder", str(folder)).option("seconds", str(max_delay / _TICKS))
+    return df.union(ticks.load())
