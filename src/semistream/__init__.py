@@ -1,12 +1,22 @@
-"""Join a fast stream with a huge, slowly changing, disk-based master table inside a fixed memory budget."""
+"""Join a fast stream with a huge, slowly changing, disk-based master table inside a fixed memory budget.
 
-from semistream.errors import SemiStreamError
-from semistream.master.build import build_pages
-from semistream.master.open import open_master
-from semistream.operators.base import JoinStats, SemiStreamJoin
-from semistream.operators.registry import open_join
-from semistream.operators.snapshot import Snapshot
-from semistream.parts.budget import MemoryReport
+Names are imported when they are used: the compiled kernels behind them take seconds to load.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from semistream.errors import SemiStreamError
+    from semistream.master.build import build_pages
+    from semistream.master.open import open_master
+    from semistream.operators.base import SemiStreamJoin
+    from semistream.operators.chunk import JoinStats
+    from semistream.operators.registry import open_join
+    from semistream.operators.snapshot import Snapshot
+    from semistream.parts.budget import MemoryReport
 
 __all__ = [
     "JoinStats",
@@ -19,3 +29,24 @@ __all__ = [
     "open_master",
 ]
 __version__ = "0.1.0"
+
+_HOME = {
+    "JoinStats": "operators.chunk",
+    "MemoryReport": "parts.budget",
+    "SemiStreamError": "errors",
+    "SemiStreamJoin": "operators.base",
+    "Snapshot": "operators.snapshot",
+    "build_pages": "master.build",
+    "open_join": "operators.registry",
+    "open_master": "master.open",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"semistream.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

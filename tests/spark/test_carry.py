@@ -11,6 +11,7 @@ import pytest
 import semistream
 from semistream.errors import ConfigError, SemiStreamError, StoreError
 from semistream.operators.registry import OPERATORS
+from semistream.operators.snapshot import Snapshot
 from semistream.spark import worker
 from semistream.spark.carry import Carrying, steps_due, trim, without
 from semistream.spark.metrics import TaskMetrics
@@ -211,7 +212,7 @@ def test_without_counts_copies() -> None:
 def test_record_survives_the_file(tmp_path: Path) -> None:
     records = Records(tmp_path / "state")
     tuples = pa.table({"k": [1], "__matched": [True]})
-    record = Record(3, 1, 2, 1000, 5.0, [[1, 4.0]], semistream.operators.snapshot.Snapshot({"k": 7}, tuples))
+    record = Record(3, 1, 2, 1000, 5.0, [[1, 4.0]], Snapshot({"k": 7}, tuples))
     records.publish(record)
     found = records.of(3, 1)
     assert found is not None

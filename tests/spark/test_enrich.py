@@ -320,7 +320,7 @@ def test_refused_before_the_query_starts(
     df = _reading(spark, files)
     with pytest.raises(StoreError, match=r"there is no master data at .*nowhere.*build_master"):
         enrich(df, tmp_path / "nowhere", on="k")
-    with pytest.raises(ConfigError, match="s3://"):
+    with pytest.raises(ConfigError, match="s3:"):
         enrich(df, "s3://bucket/r", on="k")
     with pytest.raises(SchemaError, match="no column 'key'"):
         enrich(df, store, on={"key": "k"})

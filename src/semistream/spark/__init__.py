@@ -1,7 +1,27 @@
-"""Spark: enrich Structured Streaming DataFrames. The only package that imports pyspark (extra `semistream[spark]`)."""
+"""Spark: enrich Structured Streaming DataFrames. The only package that imports pyspark (extra `semistream[spark]`).
 
-from semistream.spark import metrics
-from semistream.spark.enrich import enrich, enrich_star
-from semistream.spark.layout import build_master
+Names are imported when they are used: a query's source of ticks runs in a process of its own, which should not wait for
+the operators.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from semistream.spark import metrics
+    from semistream.spark.enrichment import enrich, enrich_star
+    from semistream.spark.layout import build_master
 
 __all__ = ["build_master", "enrich", "enrich_star", "metrics"]
+
+_HOME = {"build_master": "layout", "enrich": "enrichment", "enrich_star": "enrichment"}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "metrics":
+        return import_module("semistream.spark.metrics")
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"semistream.spark.{_HOME[name]}"), name)

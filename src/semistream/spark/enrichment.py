@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlparse
 
 import pyarrow as pa
 from pyspark.accumulators import Accumulator
@@ -25,6 +24,7 @@ from semistream.operators.registry import resolve
 from semistream.spark import metrics, worker
 from semistream.spark.carry import run_carrying
 from semistream.spark.cleanup import watch
+from semistream.spark.paths import shared_path
 from semistream.spark.plan import SHARED_PART, Dimension
 from semistream.spark.records import Records
 from semistream.spark.ticks import with_ticks
@@ -111,11 +111,11 @@ def describe(
     """Check an enrichment against the stream and the master data, before anything runs."""
     if df.isStreaming:
         watch(df.sparkSession)
-    path = local_path(master)
-    versioned = is_store(Path(path))
+    path = master_path(master)
+    versioned = is_store(path)
     dimension = Dimension(
-        name=name or Path(path).name,
-        master=path,
+        name=name or path.name,
+        master=str(path),
         on=tuple(zip(spec.stream_on, spec.master_on, strict=True)),
         how=spec.how,
         select=spec.select,
@@ -177,7 +177,7 @@ def _carry(
         )
     if shuffle not in (None, "key"):
         raise ConfigError(f"shuffle={shuffle!r} cannot be had with max_delay, which needs shuffle='key'; leave it out")
-    folder = Path(local_path(checkpoint, "checkpoint", must_exist=False)) / FOLDER / _file_name(dimension.name)
+    folder = shared_path(checkpoint, "checkpoint") / FOLDER / _file_name(dimension.name)
     schema = result_schema(df, (dimension,))
     records = Records(folder)
     count = records.fix_shards(shards, df.sparkSession.sparkContext.defaultParallelism)
@@ -256,21 +256,14 @@ def arrow_schema(df: DataFrame) -> pa.Schema:
     return schema
 
 
-def local_path(path: str | Path, what: str = "master", must_exist: bool = True) -> str:
-    """A path on the file system that driver and executors share."""
-    text = str(path)
-    parts = urlparse(text)
-    if len(parts.scheme) > 1 and parts.scheme != "file":
-        raise ConfigError(
-            f"{what}={text!r} is on {parts.scheme}://; it must be on a file system that the driver and all executors "
-            "mount: give a path there"
-        )
-    found = Path(parts.path if parts.scheme == "file" else text)
-    if must_exist and not found.exists():
+def master_path(master: str | Path) -> Path:
+    """Where the master data is; refuses a path at which there is none."""
+    found = shared_path(master, "master data")
+    if not found.exists():
         raise StoreError(
             f"there is no master data at {found}; build it with semistream.spark.build_master, or give another path"
         )
-    return str(found.absolute())
+    return found
 
 
 def tasks_an_executor(spark: SparkSession) -> int:
