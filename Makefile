@@ -45,18 +45,22 @@ fmt: setup  ## sort imports, fix what can be fixed, format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Nothing is built but pyspark, which has no wheel, and this package. Their build backends are in build.lock and
+# there beforehand: without isolation nothing unpinned is fetched.
+PIP_LOCKED = $(PIP) install --quiet --require-hashes --no-build-isolation --only-binary :all: --no-binary pyspark
+
 # A changed lock starts .venv anew, so that nothing an older one installed stays behind.
-$(VENV)/.runtime: requirements/runtime.lock
+$(VENV)/.runtime: requirements/build.lock requirements/runtime.lock
 	@test -n "$(PYTHON)" || { echo "Python >= 3.11 not found; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); exit 1; }
-	$(PIP) install --quiet --require-hashes --only-binary :all: -r requirements/runtime.lock
+	$(PIP_LOCKED) -r requirements/build.lock
+	$(PIP_LOCKED) -r requirements/runtime.lock
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.lock $(VENV)/.runtime
-	$(PIP) install --quiet --require-hashes --only-binary :all: -r requirements/dev.lock
+	$(PIP_LOCKED) -r requirements/dev.lock
 	@touch $@
 
-# The build backend is in the lock: without isolation nothing unpinned is fetched.
 $(VENV)/.package: pyproject.toml $(VENV)/.runtime
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
@@ -65,11 +69,13 @@ $(VENV)/.package: pyproject.toml $(VENV)/.runtime
 # is needed, set UV_DEFAULT_INDEX. `make lock LOCK_FLAGS=--upgrade` takes new versions.
 LOCK_FLAGS ?=
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-	--no-emit-find-links --custom-compile-command "make lock" $(LOCK_FLAGS) pyproject.toml --group build
+	--no-emit-find-links --custom-compile-command "make lock" $(LOCK_FLAGS) --group build
+PROJECT = pyproject.toml --extra spark
 
 lock: $(filter $(VENV)-lock/%,$(UV))  ## resolve the dependencies again and write the locks
-	$(COMPILE) --output-file requirements/runtime.lock
-	$(COMPILE) --group dev --constraint requirements/runtime.lock --output-file requirements/dev.lock
+	$(COMPILE) $(PROJECT) --output-file requirements/runtime.lock
+	$(COMPILE) $(PROJECT) --group dev --constraint requirements/runtime.lock --output-file requirements/dev.lock
+	$(COMPILE) --constraint requirements/runtime.lock --output-file requirements/build.lock
 
 $(VENV)-lock/bin/uv:
 	$(PYTHON) -m venv --clear $(VENV)-lock

@@ -53,6 +53,32 @@ class ParquetOutput:
         finally:
             self._discard()
 
+    @contextlib.contextmanager
+    def folder(self) -> Iterator[Path]:
+        """A folder beside the final place for others to write part files in; gone at the end."""
+        place = self._scratch.with_suffix(".parts.tmp")
+        try:
+            place.mkdir()
+            yield place
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+    def take_over(self, folder: Path) -> None:
+        """Make the Parquet files in such a folder the output: under this class's names, or as one file."""
+        parts = sorted(folder.glob("[!._]*.parquet"))
+        with self.opened(pq.read_schema(parts[0])):
+            if self.as_folder:
+                # The part that was begun is empty, and overwritten by the first of these.
+                self._close_part()
+                for number, part in enumerate(parts):
+                    part.rename(self._scratch / f"part-{number:05d}.parquet")
+            else:
+                for part in parts:
+                    with pq.ParquetFile(part) as file:
+                        for batch in file.iter_batches():
+                            self.write(batch)
+            self.finish()
+
     def write(self, batch: pa.RecordBatch) -> None:
         self._held.append(batch)
         self._held_bytes += batch.nbytes

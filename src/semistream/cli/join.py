@@ -1,0 +1,200 @@
+"""`semistream join`: Parquet files in, master data beside them, Parquet out; in this process or on Spark."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import pyarrow as pa
+import typer
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from semistream.cli.notices import compile_notice, note, notes, reported, spark_wanted, summary
+from semistream.cli.output import ParquetOutput
+from semistream.errors import ConfigError, StoreError
+from semistream.spec import JoinSpec, parse_bytes
+
+if TYPE_CHECKING:
+    from semistream.master.parquet import ParquetFiles
+
+DEFAULT_BATCH_ROWS = 65_536
+ENGINES = ("local", "spark")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A checked join: what both engines are told."""
+
+    algorithm: str
+    keys: dict[str, str]
+    how: str
+    select: list[str] | None
+    budget_bytes: int
+    batch_rows: int
+    stream: Path
+    source: ParquetFiles
+    master: Path
+
+
+def join(
+    stream: Annotated[Path, typer.Option(help="The stream: a Parquet file, or a folder of them.")],
+    master: Annotated[Path, typer.Option(help="Master data: a Parquet file or folder, or a page store.")],
+    on: Annotated[str, typer.Option(metavar="K[,K2]", help="Key columns; S=R where the names differ.")],
+    out: Annotated[Path, typer.Option(help="Where to write: a file if it ends in .parquet, else a folder.")],
+    how: Annotated[str, typer.Option(help="inner, left, semi or anti.")] = "inner",
+    select: Annotated[str | None, typer.Option(metavar="A,B", help="Master columns wanted (default: all).")] = None,
+    algorithm: Annotated[str, typer.Option(help="A name that `semistream algorithms` lists.")] = "sweepjoin",
+    memory: Annotated[str, typer.Option(help="The budget of bytes; on Spark that of each executor.")] = "64MB",
+    batch_rows: Annotated[int, typer.Option(help="Stream tuples read at a time.")] = DEFAULT_BATCH_ROWS,
+    engine: Annotated[str, typer.Option(help="local (this process) or spark.")] = "local",
+    spark_master: Annotated[str, typer.Option(help="Spark's master, for --engine spark.")] = "local[*]",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with the counts.")] = False,
+) -> None:
+    """Join a stream of Parquet files with master data and write the result as Parquet."""
+    with reported():
+        if batch_rows < 1:
+            raise ConfigError(f"--batch-rows {batch_rows} is too small; it must be at least 1")
+        if engine not in ENGINES:
+            raise ConfigError(f"--engine {engine!r} is unknown; allowed are {' and '.join(ENGINES)}")
+        keys = _key_names(on)
+        columns = None if select is None else _names(select, "--select")
+        JoinSpec.make(keys, how, columns)
+        budget = parse_bytes(memory)
+        output = ParquetOutput(out)
+        with compile_notice():
+            from semistream.cli.master import prepare_master
+            from semistream.master.parquet import ParquetFiles
+            from semistream.operators.registry import resolve
+        name = resolve(algorithm).name
+        _require(stream, "stream")
+        _require(master, "master data")
+        source = ParquetFiles(stream)
+        prepared = prepare_master(name, master, keys, stream, source, notes)
+        job = Job(name, keys, how, columns, budget, batch_rows, stream, source, prepared)
+        result = _on_spark(job, output, spark_master) if engine == "spark" else _here(job, output)
+    if as_json:
+        typer.echo(json.dumps(result))
+    else:
+        summary(result)
+
+
+def _here(job: Job, output: ParquetOutput) -> dict[str, object]:
+    from semistream.operators.registry import open_join
+
+    with (
+        open_join(
+            job.algorithm,
+            master=job.master,
+            on=job.keys,
+            how=job.how,
+            select=job.select,
+            memory=job.budget_bytes,
+            stream_schema=job.source.schema,
+        ) as operator,
+        output.opened(operator.output_schema),
+    ):
+        started = time.perf_counter()
+        batches = job.source.batches(job.source.schema.names, 0, job.batch_rows, threads=True)
+        for batch in _watched(batches, job.source.n_rows):
+            for joined in operator.push(batch):
+                output.write(joined)
+        for joined in operator.drain():
+            output.write(joined)
+        output.finish()
+        seconds = time.perf_counter() - started
+        stats, report = operator.stats, operator.memory
+    return _result(job, stats.tuples_in, stats.rows_out, stats.hit_rate, report.peak_bytes, stats.pages_read, seconds)
+
+
+def _on_spark(job: Job, output: ParquetOutput, spark_master: str) -> dict[str, object]:
+    with spark_wanted("--engine spark"):
+        from semistream.spark.job import join_files
+        from semistream.spark.session import running_session
+
+    settings = {"spark.sql.execution.arrow.maxRecordsPerBatch": str(job.batch_rows)}
+    with (
+        output.folder() as folder,
+        notes.status("Spark joins"),
+        running_session("semistream join", spark_master, settings, note) as spark,
+    ):
+        told = join_files(
+            spark,
+            job.stream,
+            job.master,
+            folder,
+            on=job.keys,
+            how=job.how,
+            select=job.select,
+            memory=job.budget_bytes,
+            algorithm=job.algorithm,
+        )
+        output.take_over(folder)
+    rows_in, rows_out, peak, pages = (int(told[key]) for key in ("rows_in", "rows_out", "peak_bytes", "pages_read"))
+    return _result(job, rows_in, rows_out, told["hit_rate"], peak, pages, told["elapsed"])
+
+
+def _result(
+    job: Job, rows_in: int, rows_out: int, hit_rate: float, peak_bytes: int, pages_read: int, seconds: float
+) -> dict[str, object]:
+    return {
+        "algorithm": job.algorithm,
+        "rows_in": rows_in,
+        "rows_out": rows_out,
+        "service_rate_per_s": round(rows_in / seconds, 1),
+        "hit_rate": round(hit_rate, 6),
+        "peak_bytes": peak_bytes,
+        "budget_bytes": job.budget_bytes,
+        "pages_read": pages_read,
+        "seconds": round(seconds, 6),
+    }
+
+
+def _names(text: str, option: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if not all(names) or len(set(names)) != len(names):
+        raise ConfigError(f"{option} {text!r} must be distinct column names with commas between them")
+    return names
+
+
+def _key_names(text: str) -> dict[str, str]:
+    """`a,b=c` as {"a": "a", "b": "c"}: the stream's name of each key column and the master's."""
+    pairs = [name.partition("=") for name in _names(text, "--on")]
+    keys = {left.strip(): (right if equals else left).strip() for left, equals, right in pairs}
+    if len(keys) != len(pairs) or not all(keys) or not all(keys.values()):
+        raise ConfigError(f"--on {text!r} must name each key column once: k, or k1,k2, or s=r")
+    return keys
+
+
+def _require(path: Path, what: str) -> None:
+    if not path.exists():
+        raise StoreError(f"{what} {path} does not exist; name a Parquet file or a folder of them")
+
+
+def _watched(batches: Iterator[pa.RecordBatch], n_rows: int) -> Iterator[pa.RecordBatch]:
+    """The stream's batches, with a bar on standard error when someone watches."""
+    if not notes.is_terminal:
+        yield from batches
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=notes, transient=True) as progress:
+        task = progress.add_task("tuples", total=n_rows)
+        for batch in batches:
+            yield batch
+            progress.advance(task, batch.num_rows)

@@ -1,0 +1,79 @@
+"""What all commands share: messages on standard error, and errors as one line there and exit status 2."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from types import FrameType
+
+import pyarrow as pa
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from semistream.errors import ConfigError, SemiStreamError
+
+notes = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def note(line: str) -> None:
+    """Pass on a line that others wrote, as it is."""
+    notes.print(line, markup=False)
+
+
+@contextlib.contextmanager
+def reported() -> Iterator[None]:
+    """Turn what a user can cause into one line and status 2; a termination signal into an orderly exit."""
+
+    def stop(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except (SemiStreamError, OSError, pa.ArrowException) as error:
+        message = " ".join(str(error).split()) or type(error).__name__
+        typer.echo(f"error: {message}", err=True)
+        raise typer.Exit(2) from error
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def compile_notice() -> Iterator[None]:
+    """Say why nothing happens yet while the kernels are compiled, which only the first run has to do."""
+    text = "compiling the kernels; later runs find them ready"
+    timer = threading.Timer(3.0, lambda: print(text, file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextlib.contextmanager
+def spark_wanted(what: str) -> Iterator[None]:
+    """Spark is an extra: importing our package for it tells whether it is there."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("pandas", "py4j", "pyspark"):
+            raise
+        raise ConfigError(
+            f"{what} needs Spark, but the package {error.name} is not installed; run: pip install 'semistream[spark]'"
+        ) from error
+
+
+def summary(result: Mapping[str, object]) -> None:
+    """The counts of a run for people to read, on standard output."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for label, value in result.items():
+        table.add_row(label.replace("_", " "), str(value) if isinstance(value, str) else f"{value:,}")
+    Console().print(table)

@@ -1,0 +1,47 @@
+"""A join of Parquet files as one Spark job: what `semistream join --engine spark` runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from semistream.errors import StoreError
+from semistream.spark import metrics
+from semistream.spark.enrichment import enrich
+from semistream.spark.failures import brief
+
+
+def join_files(
+    spark: SparkSession,
+    stream: Path,
+    master: Path,
+    out: Path,
+    *,
+    on: Mapping[str, str],
+    how: str,
+    select: Sequence[str] | None,
+    memory: int,
+    algorithm: str,
+) -> dict[str, float]:
+    """Write the join as Parquet files into the existing folder `out`.
+
+    The result is the account of the job (`metrics`), with `elapsed` seconds.
+    """
+    metrics.forget_job()
+    started = time.perf_counter()
+    try:
+        # Spark's default for timestamps is a format that Parquet has given up.
+        spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+        frame = enrich(spark.read.parquet(str(stream)), master, on, how, select, memory, algorithm)
+        frame.write.mode("append").parquet(str(out))
+    except (PySparkException, Py4JError) as error:
+        raise StoreError(f"the join on Spark failed: {brief(error)}") from error
+    told = metrics.of_job()
+    if told is None:
+        raise StoreError("the join on Spark gave no account of itself; look into Spark's log")
+    return {**told, "elapsed": time.perf_counter() - started}
