@@ -18,7 +18,7 @@ unexport PYTHONPATH PYTHONHOME
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup demo test lint bench fmt lock clean
+.PHONY: help setup demo test lint bench soak fmt lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -26,7 +26,7 @@ help:  ## list the targets
 
 setup: $(VENV)/.package $(VENV)/.dev  ## make .venv with the package and the development tools
 
-demo: $(VENV)/.package  ## join generated data and check the result
+demo: $(VENV)/.package  ## load a warehouse from a stream of sales on Spark, and check it
 	$(BIN)/semistream demo
 
 test: lint  ## all checks, then the test suite
@@ -38,8 +38,12 @@ lint: setup  ## ruff, mypy and the import contracts
 	$(BIN)/mypy src
 	$(BIN)/lint-imports --no-cache
 
-bench: setup  ## compare the operators with each other, Polars and DuckDB
+bench: setup  ## compare the operators with each other, Polars and DuckDB, and enrich with Spark's own join
 	$(BIN)/python benchmarks/operators.py
+	$(BIN)/python benchmarks/spark.py
+
+soak: setup  ## kill Spark queries again and again, and compare what they wrote with the join (half an hour)
+	$(BIN)/python -m tests.spark.soak
 
 fmt: setup  ## sort imports, fix what can be fixed, format
 	$(BIN)/ruff check --fix .
