@@ -14,7 +14,7 @@ README = (Path(__file__).parent.parent / "README.md").read_text()
 
 
 def test_the_python_example_prints_the_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    example = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)[0]
     monkeypatch.chdir(tmp_path)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from datetime import UTC, date, datetime
@@ -363,3 +364,19 @@ def test_older_format_is_refused(spark: SparkSession, relation: pa.Table, tmp_pa
     manifest.write_text(json.dumps({**told, "format_version": 0}))
     with pytest.raises(StoreError, match="format version 0"):
         enrich(spark.range(1).withColumnRenamed("id", "k"), tmp_path / "r", on="k")
+
+
+def test_the_example_in_the_readme(spark: SparkSession, tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    (example,) = [text for text in re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL) if "enrich(" in text]
+    example = example.replace('"customers"', f'"{tmp_path}/source"').replace('"/data/', f'"{tmp_path}/')
+    spark.sql("select 7L customer_id, 'Ann' name").write.parquet(f"{tmp_path}/source")
+    spark.sql("select 1L order_id, 7L customer_id union all select 2L, 8L").write.parquet(f"{tmp_path}/orders")
+    exec(compile(example, "README.md", "exec"), {"spark": spark, "schema": "order_id long, customer_id long"})
+    (query,) = spark.streams.active
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    rows = spark.read.parquet(f"{tmp_path}/enriched").orderBy("order_id").collect()
+    assert [tuple(row) for row in rows] == [(1, 7, "Ann"), (2, 8, None)]
