@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 
+import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -19,7 +19,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from semistream.spark import metrics
-from semistream.spark.worker import executor_folder
+from semistream.spark.worker import drop_query
 
 #: tasks for each core, so that every executor is likely to get one
 _TASKS_A_CORE = 2
@@ -54,11 +54,16 @@ def watch(spark: SparkSession) -> None:
 
 
 def remove_caches(spark: SparkSession, query: str) -> None:
-    """Remove a query's cache files from all executors; if the application ends meanwhile, Spark does it."""
+    """Remove a query's cache files from all executors; if the application ends meanwhile, Spark does it.
+
+    The job runs as `mapInArrow`, so that it meets the worker processes which the query has used.
+    """
     with suppress(Py4JError, PySparkException, OSError, AttributeError):
         tasks = spark.sparkContext.defaultParallelism * _TASKS_A_CORE
-        spark.sparkContext.parallelize(range(tasks), tasks).foreachPartition(partial(_remove, query))
+        job = spark.range(0, tasks, 1, tasks).mapInArrow(partial(_remove, query), "id long")
+        job.write.format("noop").mode("overwrite").save()
 
 
-def _remove(query: str, nothing: Iterator[int]) -> None:
-    shutil.rmtree(executor_folder() / query, ignore_errors=True)
+def _remove(query: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    drop_query(query)
+    return batches

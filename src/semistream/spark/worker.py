@@ -168,6 +168,13 @@ def detach(joins: Iterable[OpenJoin]) -> None:
             _JOINS.pop(key).close()
 
 
+def drop_query(query: str) -> None:
+    """Close what this process has open for a query that has ended, and remove its cache files."""
+    folder = executor_folder() / query
+    detach([held for (name, _), held in _JOINS.items() if Path(name).parent == folder])
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def run(dimensions: tuple[Dimension, ...], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch | TaskMetrics]:
     """Join a partition with all dimensions, one after the other; every tuple is finished here.
 
