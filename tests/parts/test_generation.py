@@ -134,6 +134,19 @@ def test_only_one_builds(store: Path, tmp_path: Path) -> None:
         assert not mine
 
 
+def test_folder_that_was_removed_is_made_again(store: Path, tmp_path: Path) -> None:
+    """A process that uses a newer version of R removes the older one's folder while another still works with it."""
+    join = _open(store, "sweepjoin")
+    list(join.push(split(_stream(2000), 2000)[0]))
+    shared = Generations(tmp_path / "old", "v1", 250_000, join._master_layout)
+    shared.saw(2000)
+    (tmp_path / "old").rmdir()
+    with shared.building() as mine:
+        assert mine
+        shared.merge(join.cache)
+    assert shared.refresh()
+
+
 def test_foreign_and_damaged_files_are_passed_over(store: Path, tmp_path: Path) -> None:
     join = _open(store, "sweepjoin")
     list(join.push(split(_stream(2000), 2000)[0]))

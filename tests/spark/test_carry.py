@@ -107,17 +107,31 @@ def test_replay_gives_the_rows_of_the_first_attempt(algorithm: str, how: str, ma
     assert_same_rows(pa.Table.from_batches(output, schema=old.schema), pa.concat_tables([old, new]))
 
 
-def test_lost_join_is_restored(master: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("algorithm", SCANS)
+def test_lost_join_is_restored(algorithm: str, master: Path, tmp_path: Path) -> None:
     """The next batch may meet another process, which has only the record."""
-    query = Query(_dimension(master, "meshjoin", "left"), tmp_path / "state", max_delay=0.05)
-    batches = _batches(6)
+    query = Query(_dimension(master, algorithm, "left", memory=2_000_000), tmp_path / "state", max_delay=0.4)
+    batches = _batches(16, rows=1000)
     output = []
     for number, rows in enumerate(batches):
         output += query.attempt(number, rows)
-        worker._JOINS.clear()
-    output += query.finish(6, batches[0].schema)
+        if number % 3:
+            worker._JOINS.clear()
+    output += query.finish(len(batches), batches[0].schema)
     expected = reference_join(pa.concat_tables(batches), _master(1), "k", "left")
     assert_same_rows(pa.Table.from_batches(output), expected)
+
+
+def test_new_version_without_input(master: Path, tmp_path: Path) -> None:
+    """Those who wait finish with the old version although the batch brings nothing, and a replay agrees."""
+    query = Query(_dimension(master, "meshjoin", "left"), tmp_path / "state", max_delay=60.0)
+    (rows,) = _batches(1)
+    output = query.attempt(0, rows)
+    semistream.build_pages(_master(2), master, on="k", page_rows=32, overwrite=True)
+    first = query.attempt(1, rows.schema.empty_table())
+    assert query.records.waiting() == 0
+    assert _rows(query.attempt(1, rows.schema.empty_table())) == _rows(first)
+    assert_same_rows(pa.Table.from_batches([*output, *first]), reference_join(rows, _master(1), "k", "left"))
 
 
 def test_memory_may_change_between_runs(master: Path, tmp_path: Path) -> None:

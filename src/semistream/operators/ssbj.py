@@ -16,6 +16,7 @@ from semistream.master.base import Master, PageBlock
 from semistream.operators.chunk import Chunk
 from semistream.operators.resident import load_all, resident_bytes
 from semistream.operators.scan import ScanJoin
+from semistream.operators.snapshot import Snapshot
 from semistream.parts.arena import Arena, block_pool
 from semistream.parts.cache import MAX_LOAD, Cache
 from semistream.parts.key_filter import KeyFilter
@@ -101,6 +102,7 @@ class SSBJ(ScanJoin):
         self._total = self.budget.spare
         self.resident = self.reader.n_rows > 0 and resident_bytes(self) <= self._total
         self.rc = 0
+        self._restored = 0
         self.state = CycleState.PHASE_OUT
         self._planned = 0
         if self.resident:
@@ -231,8 +233,13 @@ class SSBJ(ScanJoin):
         return cache_kernel.ENTRY_BYTES / MAX_LOAD
 
     def _before_expiry(self, count: int) -> None:
-        """Incrementing state: tuples that leave know m, so the cache inequality is evaluated for their keys."""
-        if self.state is not CycleState.INCREMENTING:
+        """Incrementing state: tuples that leave know m, so the cache inequality is evaluated for their keys.
+
+        Restored ones do not: they have met part of R before, in another join.
+        """
+        restored = min(count, self._restored)
+        self._restored -= restored
+        if self.state is not CycleState.INCREMENTING or restored:
             return
         pending, cache = self.pending, self.cache
         self._planned += int(
@@ -291,3 +298,7 @@ class SSBJ(ScanJoin):
         )
         self.stats.evicted = cache.evictions
         cache.compact()
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        super()._restore(snapshot)
+        self._restored = len(self.pending)

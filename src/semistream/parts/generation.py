@@ -184,6 +184,8 @@ class Generations:
     @contextmanager
     def building(self) -> Iterator[bool]:
         """The right to build; False when another process has it or has just used it."""
+        # Whoever went on to a newer version of R has removed the folder.
+        self.folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             try:

@@ -124,23 +124,27 @@ class Carrying:
         if not told.rows_in and self.carried is None:
             return
         assert isinstance(join, ScanJoin)
-        join.close_chunk()
-        arrivals = trim([*arrivals, [join.stats.appended - appended, now]], len(join.pending))
-        if told.rows_in == 0 and self.records.finishing:
-            yield from join.drain()
-        else:
-            yield from join.advance(steps_due(join, arrivals, interval, self.max_delay, now))
+        waiting = 0
+        # A join that was opened for a new version and got no input has no tables yet.
+        if join.output_schema is not None:
+            join.close_chunk()
+            arrivals = trim([*arrivals, [join.stats.appended - appended, now]], len(join.pending))
+            if told.rows_in == 0 and self.records.finishing:
+                yield from join.drain()
+            else:
+                yield from join.advance(steps_due(join, arrivals, interval, self.max_delay, now))
+            waiting = len(join.pending)
         record = Record(
             batch=self.batch,
             shard=self.shard,
             version=self.version,
             private_bytes=held.budget,
             saved_at=now,
-            arrivals=trim(arrivals, len(join.pending)),
+            arrivals=trim(arrivals, waiting),
             snapshot=join.snapshot(),
         )
         self.records.publish(record)
-        held.mark = (self.batch, join.step_number) if record.waiting else None
+        held.mark = (self.batch, join.step_number) if waiting else None
         _tell(told, record)
 
     # -------------------------------------------------------------------------------- any later attempt
