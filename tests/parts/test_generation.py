@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -42,8 +43,20 @@ def _stream(rows: int, seed: int = 1) -> pa.Table:
     return pa.table({"k": ranks * 7919 % (3 * N_ROWS + 60), "seq": np.arange(rows)})
 
 
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    """Files of a join are given back at the end of its test."""
+    yield
+    while _JOINS:
+        _JOINS.pop().close()
+
+
+_JOINS: list[SemiStreamJoin] = []
+
+
 def _open(store: Path, algorithm: str, how: str = "left") -> SemiStreamJoin:
     join = semistream.open_join(algorithm, master=store, on="k", how=how, memory="500KB")
+    _JOINS.append(join)
     join.start(_stream(1).schema)
     return join
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,10 +27,17 @@ N_KEYS = 20_000
 
 
 @pytest.fixture(autouse=True)
-def _own_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every test is an executor of its own, without joins from another one."""
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "executor"))
     monkeypatch.setattr(worker, "_JOINS", {})
+    yield
+    _lose_joins()
+
+
+def _lose_joins() -> None:
+    """As if the worker process had died."""
+    worker.detach(list(worker._JOINS.values()))
 
 
 @pytest.fixture
@@ -95,7 +103,7 @@ def test_replay_gives_the_rows_of_the_first_attempt(algorithm: str, how: str, ma
         first = query.attempt(number, rows)
         for again in range(2):
             if again:
-                worker._JOINS.clear()
+                _lose_joins()
             assert _rows(query.attempt(number, _shuffled(rows, number))) == _rows(first)
         output += first
         carried += query.records.waiting()
@@ -116,7 +124,7 @@ def test_lost_join_is_restored(algorithm: str, master: Path, tmp_path: Path) -> 
     for number, rows in enumerate(batches):
         output += query.attempt(number, rows)
         if number % 3:
-            worker._JOINS.clear()
+            _lose_joins()
     output += query.finish(len(batches), batches[0].schema)
     expected = reference_join(pa.concat_tables(batches), _master(1), "k", "left")
     assert_same_rows(pa.Table.from_batches(output), expected)

@@ -207,6 +207,9 @@ class Master(ABC):
         where the form of R allows it; a page store keeps the pages it was built with.
         """
 
+    def close(self) -> None:  # noqa: B027
+        """Give back what the description itself holds; readers that are open go on."""
+
     def may_be_null(self, column: str) -> bool:
         """Whether a column may hold nulls; False only where that is certain."""
         return bool(self.schema.field(column).nullable)

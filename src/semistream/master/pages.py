@@ -106,6 +106,9 @@ class PageMaster(Master):
         self.row_bytes = manifest.row_bytes
         self.null_key_rows = manifest.null_key_rows
 
+    def close(self) -> None:
+        self._lease.close()
+
     @property
     def n_pages(self) -> int:
         return self.manifest.pages

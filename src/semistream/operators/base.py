@@ -92,6 +92,8 @@ class SemiStreamJoin(ABC):
             self.reader.physical, ROW_HEADER, [master.may_be_null(name) for name in columns]
         )
         self._plan_fixed(budget_bytes, buffer_bytes)
+        #: the master data was opened for this join, and is closed with it
+        self.owns_master = False
         #: a cache shared with other joins on the same master data, asked before the algorithm's own parts
         self.front: Generation | None = None
         self.output_schema: pa.Schema | None = None
@@ -534,6 +536,8 @@ class SemiStreamJoin(ABC):
         if not self._closed:
             self._closed = True
             self.reader.close()
+            if self.owns_master:
+                self.master.close()
 
     def __enter__(self) -> Self:
         return self

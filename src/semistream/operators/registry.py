@@ -90,9 +90,17 @@ def open_join(
             near = difflib.get_close_matches(name, allowed, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(sorted(allowed))}"
             raise ConfigError(f"{operator.name} has no option {name!r}; {hint}")
-    join = operator(open_master(master, spec.master_on), spec, budget, **options)
-    if stream_schema is not None:
-        join.start(stream_schema)
+    opened = open_master(master, spec.master_on)
+    try:
+        join = operator(opened, spec, budget, **options)
+        # An opened Master is its owner's to close.
+        join.owns_master = opened is not master
+        if stream_schema is not None:
+            join.start(stream_schema)
+    except BaseException:
+        if opened is not master:
+            opened.close()
+        raise
     return join
 
 

@@ -58,13 +58,23 @@ class Dimension:
 
     def open(self, version: int | None, budget: int | None = None) -> SemiStreamJoin:
         """The join of one worker process, inside its part of the budget unless told otherwise."""
+        master = self.open_master(version)
+        try:
+            join = self._join(master, budget or self.private_bytes)
+        except BaseException:
+            master.close()
+            raise
+        join.owns_master = True
+        return join
+
+    def _join(self, master: Master, budget: int) -> SemiStreamJoin:
         return open_join(
             self.algorithm,
-            master=self.open_master(version),
+            master=master,
             on=dict(self.on),
             how=self.how,
             select=self.select,
-            memory=budget or self.private_bytes,
+            memory=budget,
             suffix=self.suffix,
             **dict(self.options),
         )

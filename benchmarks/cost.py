@@ -1,0 +1,315 @@
+"""Are the cost models true? Predicted beside measured, for every operator.
+
+Settings: skew 0 and 1, three budgets, three sizes of R. For each, the formula predicts c_loop, hit rate, reads, memory
+from R, M and the distribution alone; then the operator runs until it is steady and is measured. Unit costs are
+calibrated first, on other data and other budgets (or loaded with --profile).
+
+    deviation      predicted / measured - 1, of c_loop: all errors of counts and of unit costs together
+    counts only    the same with the run's own counts priced by the cost clock: errors of unit costs alone
+    clock only     predicted and run both on the cost clock: errors of counts alone, the same on any machine
+
+    python benchmarks/cost.py                         R = 50, 100, 200 k; about five minutes
+    python benchmarks/cost.py --quick                 one size, one budget, to see that it runs
+    python benchmarks/cost.py ssbj cachejoin --rows 1000000 --shares 0.01 0.05 0.1
+    python benchmarks/cost.py --reads direct          past the page cache, wall time
+    python benchmarks/cost.py --tune                  the analytic optimum against a grid of real runs, by the clock
+
+Measured is CPU time with buffered reads, which a busy machine disturbs least, and wall time with direct reads. For
+operators with threads CPU time is that of all threads, beside eq 2 of seed 004, which is a sum as well; --wall
+compares wall time with the slowest of the parallel phases (on an idle machine with a CPU for each). Each turn is
+timed beside a yardstick, a fixed piece of work, and counted in units of it: a machine that is slower now than when
+it was calibrated touches both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from rich.console import Console
+from rich.table import Table
+
+from semistream import build_pages, open_join
+from semistream.cost.calibrate import Yardstick, calibrate, yardstick_in
+from semistream.cost.clock import CostClock, counted
+from semistream.cost.model import Prediction
+from semistream.cost.probability import zipf
+from semistream.cost.profile import CostProfile, paper_profile
+from semistream.cost.registry import MODELS, predict_join
+from semistream.cost.setting import Setting
+from semistream.cost.tune import KNOBS, Options, compare, measured_point, option_values, tune, tune_empirically
+from semistream.errors import BudgetError
+from semistream.master.base import Master
+from semistream.master.open import open_master
+from semistream.operators.base import SemiStreamJoin
+from semistream.operators.registry import OPERATORS
+from semistream.spec import JoinSpec
+from semistream.workloads.relation import (
+    KEY,
+    MASTER_ROW_BYTES,
+    MASTER_SCHEMA,
+    STREAM_SCHEMA,
+    master_batches,
+    stream_batches,
+)
+from semistream.workloads.zipf import key_probabilities
+
+SEED = 5
+BATCH = 20_000
+PAGE_ROWS = 64
+TURNS = 5
+#: R-cycles, or fillings of H_S, before anything is measured, and the most tuples spent on it
+WARM_CYCLES, MOST_WARM = 12, 1_500_000
+BAR = 0.15
+TUNED = ("oxhybridjoin", "ssj", "cachejoin", "pcachejoin", "ssbj")
+#: values of each option that are tried in real runs, for a budget
+TUNING_GRID = {
+    "buffer_bytes": lambda budget: [0.04 * budget, 0.1 * budget, 0.2 * budget, 0.3 * budget, 0.45 * budget],
+    "cache_share": lambda _: [0.08, 0.15, 0.25, 0.4, 0.6],
+    "intermediate_bytes": lambda budget: [0.02 * budget],
+}
+
+
+def store(folder: Path, rows: int, order: str, skew: float) -> Path:
+    """R in key order, or in the order of the stream's frequencies for those that want it."""
+    path = folder / f"r{rows}-{order}-{skew if order == 'frequency' else ''}"
+    if path.exists():
+        return path
+    reader = pa.RecordBatchReader.from_batches(MASTER_SCHEMA, master_batches(rows, seed=1))
+    if order == "key":
+        build_pages(reader, path, on=KEY, page_rows=PAGE_ROWS)
+    else:
+        wanted = (np.arange(rows, dtype=np.int64), key_probabilities(rows, skew, SEED))
+        build_pages(reader, path, on=KEY, page_rows=PAGE_ROWS, order="frequency", frequency=wanted)
+    return path
+
+
+def push(join: SemiStreamJoin, tuples: int, start: int, rows: int, skew: float) -> None:
+    for batch in stream_batches(tuples, rows, skew, seed=SEED, start=start, batch_rows=BATCH):
+        for _ in join.push(batch):
+            pass
+
+
+def warm_tuples(predicted: Prediction, rows: int) -> int:
+    """Until caches and tables are steady: cycles for scans, fillings for the others."""
+    cycle = predicted.symbols.get("k", 1) * predicted.w if "k" in predicted.symbols else predicted.symbols.get("h_S", 0)
+    wanted = max(WARM_CYCLES * cycle, 6 * rows)
+    return -(-int(min(wanted, MOST_WARM)) // BATCH) * BATCH
+
+
+def measure(
+    algorithm: str,
+    folder: Path,
+    rows: int,
+    budget: int,
+    skew: float,
+    direct: bool,
+    wall: bool,
+    profile: CostProfile,
+    yardstick: Yardstick,
+) -> dict[str, Any] | None:
+    """Predict, run, compare."""
+    order = "frequency" if OPERATORS[algorithm].wants_frequency_order else "key"
+    master = open_master(store(folder, rows, order, skew), (KEY,))
+    setting = Setting.of(
+        master, JoinSpec.make(KEY), STREAM_SCHEMA, budget, zipf(rows, skew), direct=direct, batch=BATCH
+    )
+    try:
+        predicted = predict_join(algorithm, setting, profile)
+    except BudgetError:
+        return None
+    clock = CostClock(profile)
+    with open_join(algorithm, master=master, on=KEY, memory=budget, stream_schema=STREAM_SCHEMA, direct=direct) as join:
+        at = warm_tuples(predicted, rows) if algorithm != "inlj" else BATCH
+        push(join, at, 0, rows, skew)
+        turn = max(-(-int(20 * predicted.w) // BATCH) * BATCH, 2 * BATCH)
+        turn = min(turn, 10 * BATCH)
+        now = time.perf_counter if wall else time.process_time
+        first = copy.copy(join.stats)
+        usual = float(profile.machine["yardstick_wall_s" if wall else "yardstick_s"])
+        seconds, paces = [], []
+        for _ in range(TURNS):
+            paces.append(yardstick.seconds(now) / usual)
+            batches = list(stream_batches(turn, rows, skew, seed=SEED, start=at, batch_rows=BATCH))
+            started = now()
+            for batch in batches:
+                for _output in join.push(batch):
+                    pass
+            seconds.append((now() - started) / paces[-1])
+            at += turn
+        counts = counted(join, first, batch=BATCH)
+        peak = join.memory.peak_bytes
+    tuples = counts["tuples_in"]
+    turns_of_loop = counts["iterations"] or tuples / BATCH
+    per_tuple = statistics.median(seconds) / turn
+    own = clock.price(algorithm, counts, direct=direct, row_bytes=setting.v_O)
+    own_clock = (own.seconds if wall else own.serial_seconds) / tuples
+    c_loop = predicted.c_loop if wall else sum(predicted.terms.values())
+    model = c_loop / predicted.w
+    asked = counts["cache_hits"] + counts["cache_misses"]
+    return {
+        "algorithm": algorithm,
+        "rows": rows,
+        "budget": budget,
+        "skew": skew,
+        "c_loop_measured_us": per_tuple * tuples / turns_of_loop * 1e6,
+        "c_loop_predicted_us": c_loop * 1e6,
+        "us_a_tuple_measured": per_tuple * 1e6,
+        "us_a_tuple_predicted": model * 1e6,
+        "deviation": model / per_tuple - 1,
+        "units_deviation": own_clock / per_tuple - 1,
+        "counts_deviation": model / own_clock - 1,
+        "hit_measured": counts["cache_hits"] / asked if asked else 0.0,
+        "hit_predicted": predicted.hit_rate,
+        "reads_measured": counts["reads"] / tuples,
+        "reads_predicted": predicted.reads_per_tuple,
+        "memory_measured": peak,
+        "memory_predicted": predicted.memory_bytes,
+        "pace": statistics.median(paces),
+    }
+
+
+def results(
+    args: argparse.Namespace, folder: Path, profile: CostProfile, yardstick: Yardstick
+) -> Iterator[dict[str, Any]]:
+    direct = args.reads == "direct"
+    wall = args.wall or direct
+    for algorithm in args.algorithms or list(MODELS):
+        for rows in args.rows:
+            for share in args.shares:
+                for skew in args.skews:
+                    budget = int(rows * MASTER_ROW_BYTES * share)
+                    row = measure(algorithm, folder, rows, budget, skew, direct, wall, profile, yardstick)
+                    if row is not None:
+                        yield row
+
+
+def tuning(folder: Path, rows: int, share: float, algorithms: list[str]) -> Table:
+    """Analytic and empirical optimum on the cost clock of the papers' disk, and how far apart they are."""
+    table = Table(title=f"Tuning: R = {rows:,}, M = {share:.0%} of R, skew 1, cost clock with the papers' profile")
+    for head in ("operator", "d analytic", "grid", "h_R analytic", "grid", "rate: default", "analytic", "grid", "dev"):
+        table.add_column(head, justify="left" if head == "operator" else "right")
+    profile, budget, warm = paper_profile(), int(rows * MASTER_ROW_BYTES * share), 8 * rows
+    for algorithm in algorithms:
+        order = "frequency" if OPERATORS[algorithm].wants_frequency_order else "key"
+        master = open_master(store(folder, rows, order, 1.0), (KEY,))
+        setting = Setting.of(master, JoinSpec.make(KEY), STREAM_SCHEMA, budget, zipf(rows, 1.0), batch=BATCH)
+
+        def open_with(options: Options, algorithm: str = algorithm, master: Master = master) -> SemiStreamJoin:
+            sizes = option_values(options)
+            return open_join(algorithm, master=master, on=KEY, memory=budget, stream_schema=STREAM_SCHEMA, **sizes)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            return stream_batches(warm + 4 * rows, rows, 1.0, seed=SEED, batch_rows=BATCH)
+
+        grid = {knob.name: TUNING_GRID[knob.name](budget) for knob in KNOBS[algorithm]}
+        analytic = tune(algorithm, setting, profile)
+        empirical = tune_empirically(algorithm, open_with, batches, grid, profile, warm=warm)
+        found = compare(analytic, empirical, open_with, batches, profile, warm=warm)
+        default = measured_point(open_with, batches, {}, profile, warm=warm)
+        table.add_row(
+            algorithm,
+            f"{analytic.best.d:,.0f}",
+            f"{empirical.best.d:,.0f}",
+            f"{analytic.best.h_R:,.0f}",
+            f"{empirical.best.h_R:,.0f}",
+            f"{default.rate_per_s:,.0f}",
+            f"{found.reached_per_s:,.0f}",
+            f"{empirical.best.rate_per_s:,.0f}",
+            f"{found.rate:+.1%}",
+        )
+    return table
+
+
+def summary(rows: list[dict[str, Any]]) -> Table:
+    """Medians by operator and skew."""
+    table = Table(title="Cost validation: median over sizes and budgets")
+    heads = ("operator", "skew", "n", "c_loop µs measured", "predicted", "|dev|", "units", "counts", "hit", "memory")
+    for head in heads:
+        table.add_column(head, justify="left" if head == "operator" else "right")
+    for algorithm in dict.fromkeys(row["algorithm"] for row in rows):
+        for skew in dict.fromkeys(row["skew"] for row in rows):
+            part = [row for row in rows if row["algorithm"] == algorithm and row["skew"] == skew]
+            if not part:
+                continue
+
+            def middle(name: str, part: list[dict[str, Any]] = part) -> float:
+                return statistics.median(abs(row[name]) for row in part)
+
+            hit = max(abs(row["hit_predicted"] - row["hit_measured"]) for row in part)
+            memory = max(abs(row["memory_predicted"] / row["memory_measured"] - 1) for row in part)
+            deviation = middle("deviation")
+            table.add_row(
+                algorithm,
+                f"{skew:g}",
+                str(len(part)),
+                f"{middle('c_loop_measured_us'):.0f}",
+                f"{middle('c_loop_predicted_us'):.0f}",
+                f"{deviation:.0%}{'' if deviation <= BAR else ' !'}",
+                f"{middle('units_deviation'):.0%}",
+                f"{middle('counts_deviation'):.0%}",
+                f"{100 * hit:.1f}",
+                f"{memory:.1%}",
+            )
+    return table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("algorithms", nargs="*", help="operators (default: all)")
+    parser.add_argument("--rows", type=int, nargs="+", default=[50_000, 100_000, 200_000], help="tuples of R")
+    parser.add_argument("--shares", type=float, nargs="+", default=[0.05, 0.1, 0.2], help="budgets, as parts of R")
+    parser.add_argument("--skews", type=float, nargs="+", default=[0.0, 1.0], help="Zipf exponents")
+    parser.add_argument("--reads", choices=["buffered", "direct"], default="buffered")
+    parser.add_argument("--tune", action="store_true", help="tuning instead of validation (first of --rows, --shares)")
+    parser.add_argument("--wall", action="store_true", help="wall time instead of CPU time")
+    parser.add_argument("--profile", type=Path, help="unit costs (default: calibrated now)")
+    parser.add_argument("--quick", action="store_true", help="one size and one budget")
+    parser.add_argument("--folder", type=Path, help="where R is written and kept (default: a temporary folder)")
+    parser.add_argument("--json", type=Path, help="write every setting to this file, one JSON object a line")
+    args = parser.parse_args()
+    if args.quick:
+        args.rows, args.shares = args.rows[:1], args.shares[1:2]
+    console = Console(width=140)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = args.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        if args.tune:
+            console.print(tuning(folder, args.rows[0], args.shares[0], args.algorithms or list(TUNED)))
+            console.print("rates in tuples a virtual second; dev: grid's best over what the analytic options reach")
+            return 0
+        profile = CostProfile.load(args.profile) if args.profile else calibrate(folder=folder)
+        rows = []
+        out = args.json.open("w", encoding="utf-8") if args.json else None
+        yardstick = yardstick_in(folder)
+        for row in results(args, folder, profile, yardstick):
+            rows.append(row)
+            if out is not None:
+                out.write(json.dumps(row) + "\n")
+                out.flush()
+        if out is not None:
+            out.close()
+    console.print(summary(rows))
+    deviations = [abs(row["deviation"]) for row in rows]
+    hits = [abs(row["hit_predicted"] - row["hit_measured"]) for row in rows]
+    within = sum(hit <= 0.03 for hit in hits)
+    console.print(
+        f"{len(rows)} settings; median deviation of c_loop {statistics.median(deviations):.1%} (bar {BAR:.0%}); "
+        f"largest {max(deviations):.0%}; hit rate within 3 points in {within} of {len(hits)}"
+    )
+    console.print("units: errors of unit costs alone; counts: of predicted counts alone; hit: largest error in points")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,365 @@
+"""Measure the unit costs of this machine: micro-runs of the real kernels, reads and operators, with intervals.
+
+    reads          c_I/O: loads of 1 to 32 pages, in order and at random, through the page cache, past it, and mapped
+    operations     c_S, c_H ... : slope between few and many operations in one call (`micro.py`)
+    operators      c_C, c_T, c_O of each: what short real runs take besides, per chunk, turn and output row
+
+Times of operations and operators are those of the CPU, which neighbours on a shared machine disturb least, in units
+of a yardstick timed beside them; times of reads are the wall's. Every figure is a median, with the 95 % interval of a
+bootstrap over the repeats.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from semistream.cost import micro
+from semistream.cost.clock import PRICING, CostClock, counted
+from semistream.cost.profile import IO_MODES, SYMBOLS, CostProfile, IoCost, UnitCost, machine_info
+from semistream.errors import StoreError
+from semistream.master.base import Master, PageReader
+from semistream.master.build import build_pages
+from semistream.master.open import open_master
+from semistream.operators.registry import OPERATORS, open_join
+from semistream.parts.disk_buffer import DiskBuffer
+
+Floats = npt.NDArray[np.float64]
+Say = Callable[[str], None]
+
+_BOOTSTRAPS = 200
+_REPEATS = 15
+_LARGE_ROWS, _LARGE_PAGE_ROWS = 262_144, 256
+_SMALL_ROWS, _SMALL_PAGE_ROWS = 30_000, 64
+_IO_SIZES = (1, 4, 16, 32)
+#: tuples of a short run before it is timed, of a timed turn, and turns
+_BATCH = 10_000
+_WARM, _TURNS = 2 * _BATCH, 3
+#: the operators' short runs: which R, budget in bytes, exponent of the stream
+_RUNS = (
+    ("small", 500_000, 1.0),
+    ("small", 500_000, 0.0),
+    ("small", 1_000_000, 0.0),
+    ("large", 2_000_000, 1.0),
+    ("large", 4_000_000, 0.0),
+    ("large", 4_000_000, 1.0),
+)
+#: costs that are an operator's own: beginning and ending chunks and turns, output from where its rows stand, and what
+#: it does for a key it looked up
+_OWN = ("c_C", "c_T", "c_O", "c_L")
+_PRIOR = 0.15
+_SEED = 11
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A short run: seconds, how many of them the other unit costs explain, and the numbers of `_OWN`."""
+
+    seconds: float
+    explained: float
+    own: tuple[float, ...]
+
+
+Runs = list[list[_Run]]
+
+
+class Yardstick:
+    """A fixed piece of work, timed beside other work: how much slower the machine is than when it was calibrated."""
+
+    def __init__(self, master: Master) -> None:
+        self._join = open_join("inlj", master=master, on=micro.KEY, memory=1_000_000, stream_schema=micro.STREAM_SCHEMA)
+        self._batch = micro.stream_batch(micro.zipf_codes(master.n_rows, 4096, 0.0))
+        self.seconds(time.perf_counter)
+
+    def seconds(self, now: Callable[[], float], times_done: int = 3) -> float:
+        """Seconds of the work by this clock: the middle one of some times."""
+        times = []
+        for _ in range(times_done):
+            start = now()
+            for _output in self._join.push(self._batch):
+                pass
+            times.append(now() - start)
+        return sorted(times)[times_done // 2]
+
+    def close(self) -> None:
+        self._join.close()
+
+
+@dataclass(frozen=True)
+class _Masters:
+    """R in two sizes: one that the CPU's caches hold for the most part, and one they do not."""
+
+    small: Master
+    large: Master
+
+
+def _masters(folder: Path, order: str) -> _Masters:
+    sizes = (("small", _SMALL_ROWS, _SMALL_PAGE_ROWS), ("large", _LARGE_ROWS, _LARGE_PAGE_ROWS))
+    return _Masters(*(_master(folder, name, rows, page_rows, order) for name, rows, page_rows in sizes))
+
+
+def _master(folder: Path, name: str, rows: int, page_rows: int, order: str) -> Master:
+    path = folder / f"{name}-{order}"
+    if not path.exists():
+        wanted = (np.arange(rows, dtype=np.int64), micro.zipf_weights(rows)) if order == "frequency" else None
+        build_pages(micro.master_table(rows), path, on=micro.KEY, page_rows=page_rows, order=order, frequency=wanted)
+    return open_master(path, (micro.KEY,))
+
+
+def yardstick_in(folder: Path) -> Yardstick:
+    """The yardstick of a calibration, with its data in this folder."""
+    return Yardstick(_master(folder, "small", _SMALL_ROWS, _SMALL_PAGE_ROWS, "key"))
+
+
+def calibrate(
+    *,
+    folder: str | Path | None = None,
+    seconds: float = 40.0,
+    least: int = 0,
+    say: Say | None = None,
+    name: str = "measured",
+) -> CostProfile:
+    """Measure a profile; about half a minute. `folder` is where the test data is written: the disk that is measured.
+
+    After `seconds` no further operator is run, once `least` of them were: its own costs are then those of the others
+    on average.
+    """
+    tell = say or (lambda _: None)
+    deadline = time.monotonic() + seconds
+    with tempfile.TemporaryDirectory(prefix="semistream-calibrate-", dir=folder) as place:
+        tell("reads")
+        by_key = _masters(Path(place), "key")
+        io = measure_io(by_key.large)
+        yardstick = Yardstick(by_key.small)
+        usual = float(np.median([yardstick.seconds(time.process_time) for _ in range(_REPEATS)]))
+        usual_wall = float(np.median([yardstick.seconds(time.perf_counter) for _ in range(_REPEATS)]))
+        tell("operations")
+        units = measure_units(by_key.small)
+        nothing = {symbol: UnitCost.exactly(0.0) for symbol in _OWN}
+        base = CostProfile(name, {**units, **nothing}, io)
+        by_frequency = _masters(Path(place), "frequency")
+        runs: dict[str, Runs] = {}
+        for algorithm, operator in OPERATORS.items():
+            if time.monotonic() > deadline and len(runs) >= least:
+                break
+            tell(algorithm)
+            masters = by_frequency if operator.wants_frequency_order else by_key
+            runs[algorithm] = measure_runs(algorithm, masters, base, yardstick, usual)
+        yardstick.close()
+    every_run = [turns for part in runs.values() for turns in part]
+    units |= own_costs(every_run, {symbol: cost for symbol, cost in units.items() if symbol in _OWN})
+    own = {
+        f"{symbol}.{algorithm}": cost
+        for algorithm, part in runs.items()
+        for symbol, cost in own_costs(part, units).items()
+        if symbol in PRICING[algorithm].operations
+    }
+    return CostProfile(
+        name,
+        {**units, **own},
+        io,
+        {
+            **machine_info(),
+            "measured": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "yardstick_s": usual,
+            "yardstick_wall_s": usual_wall,
+        },
+        {symbol: f"measured: {text}" for symbol, text in SYMBOLS.items()},
+    )
+
+
+def interval(values: Floats) -> UnitCost:
+    """Median and its 95 % bootstrap interval; a cost is never below nothing."""
+    values = np.clip(np.asarray(values, dtype=np.float64), 0.0, None)
+    random = np.random.default_rng(_SEED)
+    medians = np.median(values[random.integers(0, len(values), (_BOOTSTRAPS, len(values)))], axis=1)
+    middle = float(np.median(values))
+    low, high = np.percentile(medians, [2.5, 97.5])
+    return UnitCost(middle, min(float(low), middle), max(float(high), middle))
+
+
+# ------------------------------------------------------------------------------------------------- reads
+
+
+def measure_io(master: Master) -> dict[str, IoCost]:
+    """c_I/O of each way to read; where the file system has no O_DIRECT, that of buffered reads stands in."""
+    columns = [column for column in master.schema.names if column != micro.KEY]
+    io: dict[str, IoCost] = {}
+    for mode in ("buffered", "direct"):
+        try:
+            with master.open(columns, direct=mode == "direct") as reader:
+                io[mode] = _read_costs(reader)
+        except StoreError:
+            io[mode] = io["buffered"]
+    with master.open(columns) as reader:
+        io["mapped"] = _map_cost(reader)
+    return {mode: io[mode] for mode in IO_MODES}
+
+
+def _read_costs(reader: PageReader) -> IoCost:
+    """A line through loads of several sizes, at random and in order, fitted anew for every repeat."""
+    disk = DiskBuffer(reader, max(_IO_SIZES))
+    random = np.random.default_rng(_SEED)
+    for page in range(0, reader.n_pages, max(_IO_SIZES)):
+        disk.load(page, max(_IO_SIZES))
+    at_random, in_order, speed = [], [], []
+    position = 0
+    for _ in range(_REPEATS):
+        points: list[tuple[float, float]] = []
+        steps: list[float] = []
+        for pages in _IO_SIZES:
+            first = int(random.integers(0, reader.n_pages - pages))
+            points.append(_timed_load(disk, first, pages))
+            position = (position + pages) % (reader.n_pages - max(_IO_SIZES))
+            disk.load(position, 1)
+            size, seconds = _timed_load(disk, position + 1, pages)
+            points.append((size, seconds))
+            steps.append(seconds)
+        sizes, times = np.array(points).T
+        slope = max(float(np.polyfit(sizes, times, 1)[0]), 1e-12)
+        at_random.append(float(np.median(times[0::2] - slope * sizes[0::2])))
+        in_order.append(float(np.median(times[1::2] - slope * sizes[1::2])))
+        speed.append(slope)
+    per_byte = interval(np.array(speed))
+    rate = UnitCost(1 / per_byte.seconds, 1 / per_byte.high, 1 / max(per_byte.low, 1e-15))
+    return IoCost(interval(np.array(at_random)), interval(np.array(in_order)), rate)
+
+
+def _timed_load(disk: DiskBuffer, first: int, pages: int) -> tuple[float, float]:
+    before = disk.bytes_read
+    start = time.perf_counter()
+    disk.load(first, pages)
+    seconds = time.perf_counter() - start
+    return float(disk.bytes_read - before), seconds
+
+
+def _map_cost(reader: PageReader) -> IoCost:
+    """Mapped pages: what finding them in the mapping takes, once they were verified."""
+    reader.map(np.arange(reader.n_pages, dtype=np.int64))
+    random = np.random.default_rng(_SEED)
+    page_bytes = _LARGE_PAGE_ROWS * 120.0
+    few, many = 8, reader.n_pages // 2
+    times = []
+    for _ in range(_REPEATS):
+        pair = []
+        for count in (few, many):
+            pages = np.sort(random.permutation(reader.n_pages)[:count]).astype(np.int64)
+            start = time.thread_time()
+            reader.map(pages)
+            pair.append(time.thread_time() - start)
+        times.append(max((pair[1] - pair[0]) / (many - few), 1e-10) / page_bytes)
+    per_byte = interval(np.array(times))
+    nothing = UnitCost.exactly(0.0)
+    return IoCost(nothing, nothing, UnitCost(1 / per_byte.seconds, 1 / per_byte.high, 1 / max(per_byte.low, 1e-15)))
+
+
+# -------------------------------------------------------------------------------------------- operations
+
+
+def measure_units(master: Master) -> dict[str, UnitCost]:
+    """Slopes of all operations."""
+    units = {}
+    for task in micro.tasks(master):
+        slopes = []
+        for repeat in range(_REPEATS + 2):
+            pair = []
+            for n in (micro.SMALL, micro.LARGE):
+                run = task.prepare(n)
+                start = time.thread_time()
+                operations = run()
+                pair.append((operations, time.thread_time() - start))
+            if repeat >= 2 and pair[1][0] > pair[0][0]:
+                slopes.append((pair[1][1] - pair[0][1]) / (pair[1][0] - pair[0][0]))
+        units[task.symbol] = interval(np.array(slopes))
+    return units
+
+
+# --------------------------------------------------------------------------------------------- operators
+
+
+def measure_runs(algorithm: str, masters: _Masters, base: CostProfile, yardstick: Yardstick, usual: float) -> Runs:
+    """Short runs of an operator; for each setting all of its turns."""
+    return [
+        list(_short_runs(algorithm, getattr(masters, which), budget, exponent, base, yardstick, usual))
+        for which, budget, exponent in _RUNS
+    ]
+
+
+def own_costs(runs: Runs, usual: dict[str, UnitCost]) -> dict[str, UnitCost]:
+    """What runs take beyond what the unit costs explain: per chunk, per turn, per output row.
+
+    Six short runs tell four costs apart only roughly; where they do not, an operator's cost is the usual one, where
+    that is known.
+    """
+    prior = [usual[symbol].seconds if symbol in usual else 0.0 for symbol in _OWN]
+    fits = [_fit([sorted(turns, key=lambda run: run.seconds)[len(turns) // 2] for turns in runs], prior)]
+    random = np.random.default_rng(_SEED)
+    fits += [
+        _fit([turns[int(random.integers(0, len(turns)))] for turns in runs], prior) for _ in range(_BOOTSTRAPS // 4)
+    ]
+    table = np.array(fits)
+    costs = {}
+    for column, symbol in enumerate(_OWN):
+        best = float(table[0, column])
+        low, high = np.percentile(table[:, column], [2.5, 97.5])
+        costs[symbol] = UnitCost(best, min(float(low), best), max(float(high), best))
+    return costs
+
+
+def _short_runs(
+    algorithm: str,
+    master: Master,
+    budget: int,
+    exponent: float,
+    base: CostProfile,
+    yardstick: Yardstick,
+    usual: float,
+) -> Iterator[_Run]:
+    codes = micro.zipf_codes(master.n_rows, _WARM + _TURNS * _BATCH, exponent)
+    clock = CostClock(base)
+    with open_join(algorithm, master=master, on=micro.KEY, memory=budget, stream_schema=micro.STREAM_SCHEMA) as join:
+        micro.flow(join, codes[:_WARM], _BATCH)
+        for turn in range(_TURNS):
+            before = copy.copy(join.stats)
+            batch = micro.stream_batch(codes[_WARM + turn * _BATCH :][:_BATCH])
+            pace = yardstick.seconds(time.process_time) / usual
+            start = time.process_time()
+            for _output in join.push(batch):
+                pass
+            seconds = (time.process_time() - start) / pace
+            counts = counted(join, before, batch=_BATCH)
+            explained = clock.price(join.name, counts).serial_seconds
+            operations = PRICING[join.name].operations
+            own = tuple(sum(counts[name] for name in operations.get(symbol, ())) for symbol in _OWN)
+            yield _Run(seconds, explained, own)
+
+
+def _fit(runs: list[_Run], prior: list[float]) -> tuple[float, ...]:
+    """Least squares of the relative residuals over the own costs, none below 0: the best of all subsets of them."""
+    if not runs:
+        return tuple(prior)
+    weight = np.array([1.0 / run.seconds for run in runs])
+    rest = np.array([run.seconds - run.explained for run in runs]) * weight
+    columns = np.array([run.own for run in runs]) * weight[:, None]
+    # A cost that is off its usual value by all of that value counts as a residual of this size.
+    known = np.flatnonzero(np.array(prior) > 0)
+    columns = np.vstack((columns, _PRIOR * np.diag(1.0 / np.maximum(np.array(prior), 1e-12))[known]))
+    rest = np.concatenate((rest, np.full(len(known), _PRIOR)))
+    best, best_error = (0.0,) * len(_OWN), float((rest**2).sum())
+    for size in range(1, len(_OWN) + 1):
+        for used in itertools.combinations(range(len(_OWN)), size):
+            part = columns[:, used]
+            found = np.linalg.lstsq(part, rest, rcond=None)[0]
+            error = float(((rest - part @ found) ** 2).sum())
+            if (found >= 0).all() and error < best_error:
+                values = dict(zip(used, found.tolist(), strict=True))
+                best, best_error = tuple(values.get(place, 0.0) for place in range(len(_OWN))), error
+    return best

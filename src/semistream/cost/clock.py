@@ -1,0 +1,164 @@
+"""The cost clock: operation counts times a profile is a time that no noise touches.
+
+Two runs with the same counts take the same virtual time on any machine, busy or not. So with the papers' profile their
+figures can be computed anywhere and asserted in tests; with the measured profile the clock says what a run should
+have taken. The same table prices a formula's predicted counts, so a prediction and a run differ only in their counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from semistream.cost.profile import REFERENCE_ROW_BYTES, CostProfile
+from semistream.operators.base import SemiStreamJoin
+from semistream.operators.chunk import JoinStats
+
+Counters = tuple[str, ...]
+
+_WAITING: dict[str, Counters] = {"c_A": ("appended",), "c_E": ("expired",)}
+_STREAM: dict[str, Counters] = {"c_S": ("tuples_in",), "c_C": ("chunks",)}
+_PROBE: dict[str, Counters] = {"c_H": ("cache_hits", "cache_misses")}
+_BUILD: dict[str, Counters] = {"c_H_S": ("master_rows_probed",), "c_T": ("iterations",)}
+_OUTPUT: dict[str, Counters] = {"c_O": ("rows_out",)}
+_SWITCH: dict[str, Counters] = {"c_B": ("switched",)}
+_LOOKUP: dict[str, Counters] = {"c_L": ("master_rows_probed",), "c_T": ("iterations",)}
+_FREQUENCY: dict[str, Counters] = {"c_F": ("frequency_checks",)}
+
+
+@dataclass(frozen=True)
+class Pricing:
+    """Which counters of an algorithm are which operations, and which of them may run side by side.
+
+    `seeks` names the counter of reads that need a seek, the others continue the one before; None: all do. `threads` is
+    1, or 2 with the disk phase beside the stream phase, or 3 with the loads beside both.
+    """
+
+    operations: Mapping[str, Counters]
+    seeks: str | None = None
+    mapped: bool = False
+    threads: int = 1
+    stream_phase: frozenset[str] = field(default=frozenset({"c_S", "c_H", "c_AI", "c_C"}))
+
+
+_MESH = Pricing({**_STREAM, **_WAITING, **_BUILD, **_OUTPUT}, seeks="r_cycles")
+_HYBRID = Pricing({**_STREAM, **_WAITING, **_BUILD, **_OUTPUT})
+_CACHE = {**_STREAM, **_PROBE, **_WAITING, **_BUILD, **_OUTPUT, **_FREQUENCY, **_SWITCH}
+_HAND_OVER: dict[str, Counters] = {**_CACHE, "c_AI": ("intermediate_appends",)}
+_BLOCKS = {**_STREAM, **_WAITING, **_LOOKUP, **_OUTPUT, "c_L": ("tuples_in", "master_rows_probed")}
+
+PRICING: dict[str, Pricing] = {
+    "meshjoin": _MESH,
+    "rmeshjoin": _MESH,
+    "ssj": Pricing(_CACHE, seeks="r_cycles"),
+    "ssbj": Pricing({**_STREAM, **_PROBE, **_WAITING, **_BUILD, **_OUTPUT, **_SWITCH}, seeks="r_cycles"),
+    "hybridjoin": _HYBRID,
+    "xhybridjoin": _HYBRID,
+    "oxhybridjoin": Pricing({**_STREAM, **_PROBE, **_WAITING, **_BUILD, **_OUTPUT}),
+    "cachejoin": Pricing(_CACHE),
+    "pcachejoin": Pricing(_HAND_OVER, threads=2),
+    "opcachejoin": Pricing(_HAND_OVER, threads=3),
+    "inlj": Pricing({**_STREAM, **_OUTPUT, "c_L": ("tuples_in",), "c_T": ("iterations",)}, mapped=True),
+    "sweepjoin": Pricing({**_STREAM, **_PROBE, **_LOOKUP, **_OUTPUT, **_SWITCH}, mapped=True),
+    "orderedjoin": Pricing({**_STREAM, **_PROBE, **_WAITING, **_LOOKUP, **_OUTPUT, **_SWITCH}, mapped=True),
+    "ssij": Pricing(_BLOCKS, mapped=True),
+    "partitionjoin": Pricing(_BLOCKS, seeks="iterations", mapped=True),
+}
+
+
+@dataclass(frozen=True)
+class VirtualTime:
+    """Seconds by the cost clock: in all, of each thread, and by term ("c_I/O" and the symbols of the profile)."""
+
+    seconds: float
+    phases: tuple[float, ...]
+    terms: Mapping[str, float]
+
+    @property
+    def serial_seconds(self) -> float:
+        """The same with nothing side by side: what the papers' sums give."""
+        return sum(self.terms.values())
+
+
+class CostClock:
+    """Prices counts with a profile."""
+
+    def __init__(self, profile: CostProfile) -> None:
+        self.profile = profile
+
+    def price(
+        self,
+        algorithm: str,
+        counts: Mapping[str, float],
+        *,
+        direct: bool = False,
+        row_bytes: float = REFERENCE_ROW_BYTES,
+    ) -> VirtualTime:
+        """Virtual time of these counts (names of `JoinStats`, and "chunks"), with output rows of `row_bytes`."""
+        pricing = PRICING[algorithm]
+        terms = {"c_I/O": self._io(pricing, counts, direct)}
+        for symbol, counters in pricing.operations.items():
+            number = sum(counts.get(name, 0.0) for name in counters)
+            scale = row_bytes / REFERENCE_ROW_BYTES if symbol == "c_O" else 1.0
+            terms[symbol] = number * scale * self.profile.unit(symbol, algorithm)
+        phases = self._phases(pricing, counts, terms)
+        return VirtualTime(max(phases), phases, terms)
+
+    def _io(self, pricing: Pricing, counts: Mapping[str, float], direct: bool) -> float:
+        reads = counts.get("reads", 0.0)
+        seeks = reads if pricing.seeks is None else min(counts.get(pricing.seeks, 0.0), reads)
+        cost = self.profile.io["direct" if direct else "mapped" if pricing.mapped else "buffered"]
+        return cost.seconds(seeks, reads - seeks, counts.get("bytes_read", 0.0))
+
+    @staticmethod
+    def _phases(pricing: Pricing, counts: Mapping[str, float], terms: Mapping[str, float]) -> tuple[float, ...]:
+        """Seconds of each thread; the slowest sets the pace. Output of hits belongs to the stream phase.
+
+        What begins and ends chunks and turns is the interpreter, and that does one thing at a time.
+        """
+        if pricing.threads == 1:
+            return (sum(terms.values()),)
+        asked = counts.get("cache_hits", 0.0) + counts.get("cache_misses", 0.0)
+        hits = counts.get("cache_hits", 0.0) / asked if asked else 0.0
+        stream = sum(terms[symbol] for symbol in pricing.stream_phase if symbol in terms) + hits * terms["c_O"]
+        disk = sum(terms.values()) - stream - terms["c_I/O"]
+        interpreter = terms["c_C"] + terms["c_T"]
+        if pricing.threads == 2:
+            return stream, disk + terms["c_I/O"], interpreter
+        return stream, disk, terms["c_I/O"], interpreter
+
+    def since(self, join: SemiStreamJoin, before: JoinStats | None = None, *, batch: int | None = None) -> VirtualTime:
+        """Virtual time of what a join has done, since `before` (a copy of its stats) if given."""
+        counts = counted(join, before, batch=batch)
+        width = row_bytes(join)
+        return self.price(join.name, counts, direct=join._direct, row_bytes=width)
+
+
+def counted(join: SemiStreamJoin, before: JoinStats | None = None, *, batch: int | None = None) -> dict[str, float]:
+    """Counts of a join, since `before` if given, with the chunks its tuples came in (pushes of `batch` tuples)."""
+    counts = {}
+    for column in fields(JoinStats):
+        value = getattr(join.stats, column.name)
+        counts[column.name] = float(value - (getattr(before, column.name) if before is not None else 0))
+    counts["chunks"] = counts["tuples_in"] * chunks_a_tuple(join.chunk_rows, batch)
+    return counts
+
+
+def chunks_a_tuple(chunk_rows: int, batch: int | None) -> float:
+    """A push is cut into chunks; the last one of it may be short."""
+    if not batch:
+        return 1.0 / chunk_rows
+    return -(-batch // chunk_rows) / batch
+
+
+def row_bytes(join: SemiStreamJoin) -> float:
+    """Width of a join's output rows, long values at 16 bytes."""
+    if join.output_schema is None:
+        return REFERENCE_ROW_BYTES
+    width = 0.0
+    for column in join.output_schema:
+        try:
+            width += column.type.bit_width / 8
+        except ValueError:
+            width += 16
+    return width

@@ -1,0 +1,121 @@
+"""SSBJ: every key where it takes fewer bytes, in the cache or in H_S."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from semistream.cost.division import ArenaShape, arena, divide, fifo_slot, fifo_tuple_bytes
+from semistream.cost.model import Prediction, predict
+from semistream.cost.probability import Floats, normal_cdf
+from semistream.cost.profile import CostProfile
+from semistream.cost.resident import resident_bytes, resident_join
+from semistream.cost.scan import cycle, memory_of, scan_counts, scan_symbols
+from semistream.cost.setting import Setting
+from semistream.kernels.cache import ENTRY_BYTES
+from semistream.parts.cache import MAX_LOAD
+from semistream.parts.key_filter import KeyFilter
+
+_FILTER_SHARE = 0.06
+#: a directory grows by half when it is 85 % full: on average it has this many entries a key
+_DIRECTORY_SLACK = 1.25
+_FILTER_USE = 0.01
+#: the directory begins with this part of the tables; so many extents are kept free for what a step may collect
+_FIRST_DIRECTORY, _EXTENTS_AHEAD = 0.04, 2
+_DRAINED_ROUNDS = 8
+
+
+def ssbj(s: Setting, profile: CostProfile) -> Prediction:
+    """SSBJ; seed 000.
+
+    Memory (eq 1): M = (b + h_R·f)·v_R + w_S·(R_t/b)·(v_P + f·v_S).
+    Cost (eq 2):   c_loop = c_I/O(b) + b·(c_H + c_B) + w_N·(c_S + c_H + c_O) + w_S·(c_E + c_S + c_A + c_O).
+    Rate (eqs 3-6): mu = (w_N + w_S) / c_loop; the memory is given, W = k·w tuples an R-cycle are looked for.
+
+    A key is cached while m·v_R + entry < n·v_S (Theorem 2), n its tuples an R-cycle. SSBJ sees n through one cycle when
+    it lets a key in and through three or ten when it looks again, so a key near the border is in the cache for a
+    part of the time; that part is the balance of both. c_B is priced for tuples switched, not for all of b.
+
+    Options: switching_factor.
+    """
+    division = divide(s)
+    slot = fifo_slot(s, counter=True)
+    shape = arena(division.tables, slot, s.v_R)
+    if s.R_t > 0 and resident_bytes(s) <= shape.spare:
+        return resident_join("ssbj", s, profile, division, shape)
+    total, false_positive, filter_bytes = _filter(s, shape)
+    v_S = fifo_tuple_bytes(shape, slot)
+    entry = ENTRY_BYTES / MAX_LOAD
+    passing = np.where(s.keys.m > 0, 1.0, false_positive)
+    total -= _EXTENTS_AHEAD * shape.extent
+
+    def cache_bytes(cached: Floats) -> float:
+        directory = float((s.keys.count * cached).sum()) * entry * _DIRECTORY_SLACK
+        return float((s.keys.count * cached * s.keys.m).sum()) * s.v_R + max(directory, _FIRST_DIRECTORY * total)
+
+    low, high = 1.0, 1e3 * total / v_S
+    for _ in range(60):
+        W = math.sqrt(low * high)
+        cached, _ = _in_cache(s, W, v_S, entry, passing)
+        waiting = W * float((s.keys.count * s.keys.p * (passing - cached)).sum())
+        if cache_bytes(cached) + waiting * v_S > total:
+            high = W
+        else:
+            low = W
+    missed = max(waiting / W, 1e-9)
+    h_S = waiting
+    turn = cycle(s, division.pages, h_S, missed)
+    for _ in range(_DRAINED_ROUNDS if s.drained else 0):
+        # A batch that is drained makes cycles short: fewer tuples a cycle are worth a place in the cache.
+        cached, _ = _in_cache(s, turn.tuples, v_S, entry, passing)
+        missed = max(float((s.keys.count * s.keys.p * (passing - cached)).sum()), 1e-9)
+        turn = cycle(s, division.pages, h_S, missed)
+    cached, moves = _in_cache(s, turn.tuples, v_S, entry, passing)
+    h_R = float((s.keys.count * cached * s.keys.m).sum())
+    switched = float((s.keys.count * moves * s.keys.m).sum()) / turn.tuples
+    counts = scan_counts(turn, missed)
+    counts |= {"switched": switched, "evicted": float((s.keys.count * moves).sum()) / turn.tuples}
+    return predict(
+        "ssbj",
+        s,
+        profile,
+        counts,
+        division,
+        memory=memory_of(shape.table, key_filter=filter_bytes, cache=cache_bytes(cached), pending_table=h_S * v_S),
+        symbols=scan_symbols(turn, h_S, missed, h_R),
+        delay=missed * turn.tuples,
+        longest_delay=turn.tuples,
+    )
+
+
+def _filter(s: Setting, shape: ArenaShape) -> tuple[float, float, float]:
+    """Bytes left for tables, chance that an absent key passes the filter, bytes of the filter."""
+    size = KeyFilter.size_for(s.R_t, int(_FILTER_SHARE * shape.spare))
+    if size == 0 or s.keys.absent_share < _FILTER_USE:
+        return float(shape.spare), 1.0, 0.0
+    bits = size * 8 / max(s.R_t, 1)
+    hashes = min(max(round(0.69 * bits), 1), 4)
+    return float(shape.spare - size), (1.0 - math.exp(-hashes / bits)) ** hashes, float(size)
+
+
+def _in_cache(s: Setting, W: float, v_S: float, entry: float, passing: Floats) -> tuple[Floats, Floats]:
+    """Part of the time each key is cached, and how often it moves in (and out) an R-cycle.
+
+    `passing` is the part of the keys that the filter lets through; the others are never seen.
+
+    n is seen as Poisson(W·p): through one cycle when the key is let in, which happens every third cycle; through three
+    after its first three, then through ten, when it is judged again.
+    """
+    factor = s.options.get("switching_factor", 1.0)
+    border = (s.keys.m * s.v_R + entry) / v_S * factor
+    seen = W * s.keys.p
+
+    def above(cycles: float) -> Floats:
+        return normal_cdf(2.0 * (np.sqrt(cycles * seen) - np.sqrt(cycles * border)))
+
+    enter = np.maximum(above(1.0), 1e-12)
+    leave_first, leave = 1.0 - above(3.0), np.maximum(1.0 - above(10.0), 1e-9)
+    stay = 3.0 + (1.0 - leave_first) * np.minimum(10.0 / leave, 1e9)
+    out = 3.0 / enter
+    return passing * stay / (stay + out), passing / (stay + out)

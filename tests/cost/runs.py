@@ -1,0 +1,112 @@
+"""Real runs of the operators in a steady state, made once and shared by the tests of formulas and claims.
+
+What the tests look at are counts, which are the same on any machine; only the operators with threads vary a little.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from semistream import build_pages, open_join
+from semistream.cost.clock import counted
+from semistream.cost.probability import zipf
+from semistream.cost.setting import Setting
+from semistream.master.base import Master
+from semistream.master.open import open_master
+from semistream.operators.base import SemiStreamJoin
+from semistream.operators.registry import OPERATORS
+from semistream.parts.budget import MemoryReport
+from semistream.spec import JoinSpec
+from semistream.workloads.relation import KEY, STREAM_SCHEMA, master_table, stream_batches
+from semistream.workloads.zipf import key_probabilities
+
+ROWS = 30_000
+PAGE_ROWS = 64
+SEED = 5
+BATCH = 20_000
+BUDGET = 600_000
+#: the second index of a store in order of frequency takes a quarter of a megabyte
+FREQUENCY_BUDGET = 700_000
+WARM, MEASURED = 80_000, 40_000
+#: with skew, caches that change once an R-cycle need some cycles; INLJ has nothing to warm up
+WARM_WITH_SKEW = {"ssj": 200_000, "ssbj": 640_000}
+
+
+@dataclass(frozen=True)
+class Steady:
+    """What an operator did per stream tuple once it was steady."""
+
+    setting: Setting
+    counts: dict[str, float]
+    hit_rate: float
+    memory: MemoryReport
+
+
+class Runs:
+    """Runs by operator, skew and budget; stores by order ("repeated": in key order, keys drawn with repetition)."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.steady = cache(self._steady)
+        self.master = cache(self._master)
+
+    def _master(self, order: str, skew: float) -> Master:
+        path = self._folder / f"{order}-{skew}"
+        table = master_table(ROWS, 1, repeat=order == "repeated")
+        if order == "frequency":
+            wanted = (np.arange(ROWS, dtype=np.int64), key_probabilities(ROWS, skew, SEED))
+            build_pages(table, path, on=KEY, page_rows=PAGE_ROWS, order=order, frequency=wanted)
+        else:
+            build_pages(table, path, on=KEY, page_rows=PAGE_ROWS)
+        return open_master(path, (KEY,))
+
+    def _steady(
+        self,
+        algorithm: str,
+        skew: float,
+        budget: int | None = None,
+        order: str | None = None,
+        warm: int | None = None,
+        batch: int = BATCH,
+        drained: bool = False,
+        direct: bool = False,
+    ) -> Steady:
+        if order is None:
+            order = "frequency" if OPERATORS[algorithm].wants_frequency_order else "key"
+        master = self.master(order, skew if order == "frequency" else 0.0)
+        memory = (FREQUENCY_BUDGET if order == "frequency" else BUDGET) if budget is None else budget
+        setting = dataclasses.replace(setting_of(master, memory, skew, direct), batch=batch, drained=drained)
+        if order == "repeated":
+            setting = dataclasses.replace(setting, keys=zipf(ROWS, skew, repeated=True))
+        if warm is None:
+            warm = BATCH if algorithm == "inlj" else WARM_WITH_SKEW.get(algorithm, WARM) if skew else WARM
+        with open_join(
+            algorithm, master=master, on=KEY, memory=memory, stream_schema=STREAM_SCHEMA, direct=direct
+        ) as join:
+            _push(join, 0, warm, skew, batch, drained)
+            before = copy.copy(join.stats)
+            _push(join, warm, MEASURED, skew, batch, drained)
+            counts = counted(join, before, batch=batch)
+            report = join.memory
+        per_tuple = {name: number / counts["tuples_in"] for name, number in counts.items()}
+        asked = per_tuple["cache_hits"] + per_tuple["cache_misses"]
+        return Steady(setting, per_tuple, per_tuple["cache_hits"] / asked if asked else 0.0, report)
+
+
+def setting_of(master: Master, budget: int, skew: float, direct: bool = False) -> Setting:
+    return Setting.of(master, JoinSpec.make(KEY), STREAM_SCHEMA, budget, zipf(ROWS, skew), batch=BATCH, direct=direct)
+
+
+def _push(join: SemiStreamJoin, start: int, tuples: int, skew: float, batch_rows: int, drained: bool) -> None:
+    for batch in stream_batches(tuples, ROWS, skew, seed=SEED, start=start, batch_rows=batch_rows):
+        for _ in join.push(batch):
+            pass
+        if drained:
+            for _ in join.drain():
+                pass

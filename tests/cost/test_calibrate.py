@@ -1,0 +1,57 @@
+"""Calibration: every unit cost is there, with its interval. How large they are is the machine's business."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from semistream.cost.calibrate import calibrate, interval
+from semistream.cost.clock import PRICING, CostClock
+from semistream.cost.profile import IO_MODES, SYMBOLS, CostProfile
+from semistream.operators.registry import OPERATORS
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> CostProfile:
+    """Reads, operations and the first operator: the others would take time and add nothing to look at."""
+    folder = tmp_path_factory.mktemp("calibrate")
+    heard: list[str] = []
+    found = calibrate(folder=folder, seconds=0.0, least=1, say=heard.append)
+    assert heard[:2] == ["reads", "operations"]
+    assert list(folder.iterdir()) == []
+    return found
+
+
+def test_every_unit_cost_is_measured(profile: CostProfile) -> None:
+    first = next(iter(OPERATORS))
+    assert set(SYMBOLS) <= set(profile.units)
+    assert {name.partition(".")[2] for name in profile.units} == {"", first}
+    for name, cost in profile.units.items():
+        assert 0.0 <= cost.low <= cost.seconds <= cost.high < 1.0, name
+    assert set(profile.io) == set(IO_MODES)
+    for mode in ("direct", "buffered"):
+        assert profile.io[mode].bytes_per_s.seconds > 1e6
+
+
+def test_a_look_up_takes_time(profile: CostProfile) -> None:
+    for symbol in ("c_H", "c_H_S", "c_L"):
+        assert profile.units[symbol].seconds > 0.0, symbol
+    assert profile.machine["yardstick_s"] > 0
+
+
+def test_a_measured_profile_prices_and_is_stored(profile: CostProfile, tmp_path: Path) -> None:
+    counts = {"tuples_in": 1e6, "rows_out": 1e6, "master_rows_probed": 1e6, "reads": 100.0, "bytes_read": 1e8}
+    for algorithm in PRICING:
+        assert CostClock(profile).price(algorithm, counts).seconds > 0
+    assert CostProfile.load(profile.save(tmp_path / "p.json")) == profile
+
+
+def test_intervals_hold_the_median() -> None:
+    values = np.random.default_rng(3).lognormal(0, 0.5, 200)
+    cost = interval(values)
+    assert cost.low < cost.seconds < cost.high
+    assert cost.seconds == pytest.approx(np.median(values))
+    assert cost.high - cost.low < 0.4
+    assert interval(np.array([-1.0, -1.0, -1.0])).seconds == 0.0

@@ -1,0 +1,103 @@
+"""The cost clock: linear in the counts, the same for runs and predictions, and aware of what runs side by side."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from semistream import open_join
+from semistream.cost.clock import PRICING, CostClock, chunks_a_tuple, counted
+from semistream.cost.profile import REFERENCE_ROW_BYTES, paper_profile
+from semistream.operators.registry import OPERATORS
+
+CLOCK = CostClock(paper_profile())
+COUNTS = {
+    "tuples_in": 1000.0,
+    "rows_out": 900.0,
+    "cache_hits": 600.0,
+    "cache_misses": 400.0,
+    "appended": 400.0,
+    "expired": 400.0,
+    "master_rows_probed": 2000.0,
+    "frequency_checks": 50.0,
+    "switched": 10.0,
+    "intermediate_appends": 400.0,
+    "reads": 4.0,
+    "bytes_read": 1e6,
+    "iterations": 4.0,
+    "r_cycles": 1.0,
+    "chunks": 2.0,
+}
+
+
+def test_every_operator_has_a_price() -> None:
+    assert set(PRICING) == set(OPERATORS)
+
+
+@pytest.mark.parametrize("algorithm", sorted(OPERATORS))
+def test_twice_the_work_takes_twice_the_time(algorithm: str) -> None:
+    once = CLOCK.price(algorithm, COUNTS)
+    twice = CLOCK.price(algorithm, {name: 2 * number for name, number in COUNTS.items()})
+    assert twice.seconds == pytest.approx(2 * once.seconds)
+    assert once.serial_seconds == pytest.approx(sum(once.terms.values()))
+    assert once == CLOCK.price(algorithm, COUNTS)
+
+
+def test_the_terms_of_cachejoin_are_those_of_its_equation() -> None:
+    """Seed 002 eq 2, term by term."""
+    terms = CLOCK.price("cachejoin", COUNTS).terms
+    unit = paper_profile().unit
+    assert terms["c_I/O"] == pytest.approx(4 * 12.7e-3 + 1e6 / 100e6)
+    assert terms["c_H"] == pytest.approx(1000 * unit("c_H"))
+    assert terms["c_H_S"] == pytest.approx(2000 * unit("c_H_S"))
+    assert terms["c_F"] == pytest.approx(50 * unit("c_F"))
+    assert terms["c_O"] == pytest.approx(900 * unit("c_O"))
+    assert terms["c_A"] + terms["c_E"] == pytest.approx(400 * (unit("c_A") + unit("c_E")))
+
+
+def test_a_scan_seeks_once_a_cycle() -> None:
+    scan, index = CLOCK.price("meshjoin", COUNTS).terms, CLOCK.price("hybridjoin", COUNTS).terms
+    assert scan["c_I/O"] == pytest.approx(12.7e-3 + 3 * 0.2e-3 + 0.01)
+    assert index["c_I/O"] == pytest.approx(4 * 12.7e-3 + 0.01)
+
+
+def test_operators_without_a_cache_pay_for_no_look_up_in_it() -> None:
+    for algorithm in ("meshjoin", "rmeshjoin", "hybridjoin", "xhybridjoin", "inlj"):
+        assert "c_H" not in CLOCK.price(algorithm, COUNTS).terms
+
+
+def test_phases_side_by_side() -> None:
+    """P-CACHEJOIN takes the slower phase, OP-CACHEJOIN's loads run beside both; the work is the same."""
+    alone, two, three = (CLOCK.price(name, COUNTS) for name in ("cachejoin", "pcachejoin", "opcachejoin"))
+    extra = two.terms["c_AI"]
+    assert two.serial_seconds == pytest.approx(alone.serial_seconds + extra)
+    assert three.seconds < two.seconds < alone.seconds
+    assert two.seconds >= two.serial_seconds / 2
+    assert three.seconds >= three.serial_seconds / 3
+
+
+def test_wider_rows_take_longer_to_build() -> None:
+    narrow = CLOCK.price("ssbj", COUNTS, row_bytes=REFERENCE_ROW_BYTES)
+    wide = CLOCK.price("ssbj", COUNTS, row_bytes=2 * REFERENCE_ROW_BYTES)
+    assert wide.terms["c_O"] == pytest.approx(2 * narrow.terms["c_O"])
+    assert wide.terms["c_A"] == narrow.terms["c_A"]
+
+
+def test_chunks_of_a_push() -> None:
+    assert chunks_a_tuple(100, None) == pytest.approx(0.01)
+    assert chunks_a_tuple(100, 250) == pytest.approx(3 / 250)
+    assert chunks_a_tuple(1000, 250) == pytest.approx(1 / 250)
+
+
+def test_a_join_by_the_clock() -> None:
+    """Two runs with the same input take the same virtual time, to the last bit."""
+    master = pa.table({"k": np.arange(5000), "v": np.arange(5000) * 2})
+    batch = pa.record_batch({"k": np.arange(4000) * 7 % 6000})
+    times = []
+    for _ in range(2):
+        with open_join("hybridjoin", master=master, on="k", memory="1MB") as join:
+            assert sum(rows.num_rows for rows in [*join.push(batch), *join.drain()]) == counted(join)["rows_out"]
+            times.append(CLOCK.since(join, batch=4000))
+    assert times[0] == times[1]
+    assert times[0].seconds > 0
