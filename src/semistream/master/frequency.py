@@ -166,6 +166,10 @@ class SecondIndex:
             os.close(self._fd)
             self._fd = -1
 
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            self.close()
+
 
 def weights_of(column: pa.Array, name: str) -> Floats:
     """Frequencies of a batch's rows; null counts as 0."""

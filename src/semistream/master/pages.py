@@ -337,6 +337,11 @@ class PageStoreReader(PageReader):
         self._mapped = None
         self._lease.close()
 
+    def __del__(self) -> None:
+        # A reader that was forgotten must not keep its files open; one that failed to open has none.
+        if getattr(self, "_closed", True) is False:
+            self.close()
+
     def _fetch(self, pages: Int64s, buffer: Bytes, gap_bytes: int) -> tuple[Int64s, Int64s]:
         """Read and verify; result holds the pages done, the reads and the bytes."""
         self._require_ready(buffer)
