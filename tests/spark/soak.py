@@ -81,10 +81,10 @@ class Run:
         """The query in a process group of its own."""
         command = [sys.executable, "-m", "tests.spark.soak", "--run", json.dumps(asdict(self))]
         environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-        log = self.path("log").open("ab")
-        return subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
+        with self.path("log").open("ab") as log:
+            return subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
 
     def batches_begun(self) -> int:
         offsets = self.path("checkpoint") / "offsets"
