@@ -131,6 +131,21 @@ def test_all_of_r_fits(relation: pa.Table, store: Path, tmp_path: Path) -> None:
     assert not shared.is_due(join.cache)
 
 
+def test_rows_of_many_columns(tmp_path: Path) -> None:
+    """However wide a row is, the cache is shared and the query goes on."""
+    wide = pa.table({"k": np.arange(50), **{f"c{i}": pa.array([None, *range(49)]) for i in range(1200)}})
+    stream = pa.table({"k": np.arange(60) % 55})
+    with semistream.open_join("sweepjoin", master=wide, on="k", how="left", memory="3MB") as join:
+        join.start(stream.schema)
+        list(join.push(stream.to_batches()[0]))
+        shared = Generations(tmp_path, "v1", 3_000_000, join._master_layout)
+        shared.load(resident_keys(join), lambda cache: fill(join, cache))
+        assert shared.refresh()
+        join.front = shared.current
+        output = list(join.push(stream.to_batches()[0]))
+    assert_same_rows(pa.Table.from_batches(output), reference_join(stream, wide, "k", "left"))
+
+
 def test_only_one_builds(store: Path, tmp_path: Path) -> None:
     join = _open(store, "sweepjoin")
     first, second = (Generations(tmp_path, "v1", 250_000, join._master_layout) for _ in range(2))

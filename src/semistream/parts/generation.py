@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 
 from semistream.columns.rows import BatchColumns, RowLayout
-from semistream.errors import SemiStreamError
 from semistream.kernels import generation as kernel
 from semistream.kernels.arena import A_SHIFT
 from semistream.kernels.cache import EMPTY, ENTRY_BYTES
@@ -60,7 +59,8 @@ class Header:
     directory: int
     arena: int
     shift: int
-    nulls_seen: list[bool]
+    #: which columns hold nulls, a bit each, as hexadecimal digits
+    nulls_seen: str
     complete: bool
     full: bool
     window: float
@@ -97,7 +97,8 @@ class Generation:
         arena.state[A_SHIFT] = self.header.shift
         entries = self._bytes[_HEADER_BYTES:directory_end].view(np.int64)
         self.cache = Cache(arena, layout, self._bytes.nbytes, self.header.keys, entries=entries)
-        self.cache.nulls_seen[:] = self.header.nulls_seen
+        bits = np.frombuffer(bytes.fromhex(self.header.nulls_seen), dtype=np.uint8)
+        self.cache.nulls_seen[:] = np.unpackbits(bits, count=len(self.cache.nulls_seen)).astype(np.bool_)
         self.cache.counting = not self.header.complete
 
     @property
@@ -263,17 +264,14 @@ class Generations:
             directory=cache.entries.nbytes,
             arena=used,
             shift=cache.arena.shift,
-            nulls_seen=[bool(seen) for seen in cache.nulls_seen],
+            nulls_seen=np.packbits(cache.nulls_seen).tobytes().hex(),
             complete=complete,
             full=full,
             window=window,
             hit_rate=hit_rate,
         )
         text = json.dumps(asdict(header)).encode()
-        if len(text) > _TALLIES_AT:
-            raise SemiStreamError(
-                f"a row of {len(header.nulls_seen)} columns is too wide for a shared cache; select fewer columns"
-            )
+        assert len(text) <= _TALLIES_AT, "a row has more columns than any system we read from allows"
         self._memory[: len(text)] = np.frombuffer(text, dtype=np.uint8)
         os.truncate(self._scratch, _HEADER_BYTES + header.directory + max(used, cache.arena.extent_bytes))
         os.rename(self._scratch, self.folder / f"{_NAME}{number:06d}")
