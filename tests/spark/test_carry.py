@@ -70,7 +70,7 @@ class Query:
         self.max_delay = max_delay
 
     def attempt(self, batch: int, rows: pa.Table) -> list[pa.RecordBatch]:
-        carrying = Carrying(self.dimension, self.records, self.max_delay, TaskInfo("q", batch, 0, 0))
+        carrying = Carrying(self.dimension, self.records, self.max_delay, TaskInfo("q", batch, 0))
         record = self.records.of(batch, 0)
         told = TaskMetrics.begin(self.dimension, carrying.task)
         source = iter(rows.to_batches(max_chunksize=150))
@@ -168,7 +168,7 @@ def test_first_record_wins(master: Path, tmp_path: Path) -> None:
     """Of two attempts at once, the second to publish fails: its rows must not reach the sink."""
     query = Query(_dimension(master, "meshjoin", "inner"), tmp_path / "state", max_delay=60.0)
     (rows,) = _batches(1)
-    slow = Carrying(query.dimension, query.records, 60.0, TaskInfo("q", 0, 0, 0))
+    slow = Carrying(query.dimension, query.records, 60.0, TaskInfo("q", 0, 0))
     told = TaskMetrics.begin(query.dimension, slow.task)
     running = slow.advance(iter(rows.to_batches()), told)
     other = Query(_dimension(master, "meshjoin", "inner"), tmp_path / "state", max_delay=60.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -89,12 +90,10 @@ def enrich_star(
         raise ConfigError("enrich_star was given no dimension; give at least one (master, on, select)")
     share = parse_bytes(memory) // len(dimensions)
     made: list[Dimension] = []
-    schema = arrow_schema(df)
     for number, (master, on, select) in enumerate(dimensions):
         spec = JoinSpec.make(on, how, select, suffix)
         name = f"{Path(str(master)).name}-{number + 1}"
-        made.append(describe(df, master, spec, share, algorithm, name, options, schema))
-        schema = _result(made[-1], schema)
+        made.append(describe(df, master, spec, share, algorithm, name, options))
     return _apply(df, tuple(made), None, None)
 
 
@@ -106,9 +105,8 @@ def describe(
     algorithm: str,
     name: str | None,
     options: Mapping[str, Any],
-    schema: pa.Schema | None = None,
 ) -> Dimension:
-    """Check an enrichment against the stream and the master data, before anything runs."""
+    """An enrichment as its worker processes will know it; `result_schema` checks it against stream and master data."""
     if df.isStreaming:
         watch(df.sparkSession)
     path = master_path(master)
@@ -127,8 +125,8 @@ def describe(
         versioned=versioned,
     )
     if versioned and not df.isStreaming:
-        dimension = replace(dimension, version=dimension.open_master(None).version)
-    _result(dimension, arrow_schema(df) if schema is None else schema)
+        with closing(dimension.open_master(None)) as opened:
+            dimension = replace(dimension, version=opened.version)
     return dimension
 
 
@@ -224,7 +222,7 @@ def by_key(df: DataFrame, dimension: Dimension, shards: int) -> DataFrame:
 
 
 def result_schema(df: DataFrame, dimensions: tuple[Dimension, ...]) -> StructType:
-    """The stream's own fields as they are, then those of the dimensions."""
+    """The stream's own fields as they are, then those of the dimensions; refuses what cannot be joined."""
     arrow = arrow_schema(df)
     for dimension in dimensions:
         arrow = _result(dimension, arrow)

@@ -40,18 +40,17 @@ class TaskInfo:
     query: str | None
     batch: int | None
     partition: int
-    attempt: int
 
     @staticmethod
     def current() -> TaskInfo:
         task = TaskContext.get()
         if task is None:
-            return TaskInfo(None, None, 0, 0)
+            return TaskInfo(None, None, 0)
         batch = task.getLocalProperty("streaming.sql.batchId")
         query = task.getLocalProperty("sql.streaming.queryId")
         if batch is None or query is None:
             query = batch = None
-        return TaskInfo(query, None if batch is None else int(batch), task.partitionId(), task.attemptNumber())
+        return TaskInfo(query, None if batch is None else int(batch), task.partitionId())
 
 
 def executor_folder() -> Path:
