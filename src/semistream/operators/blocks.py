@@ -21,9 +21,9 @@ from semistream.kernels import tuples as tuple_kernel
 from semistream.kernels import units as kernel
 from semistream.kernels.waiting import PAGED_HEADER
 from semistream.master.base import Master, PageBlock
-from semistream.operators.base import Mark, Take
 from semistream.operators.chunk import Chunk
 from semistream.operators.lookup import LookupJoin
+from semistream.operators.output import Mark, Take
 from semistream.operators.snapshot import Snapshot
 from semistream.parts.arena import Arena
 from semistream.parts.page_cache import DIRECTORY_BYTES, PageCache

@@ -18,8 +18,9 @@ import pyarrow as pa
 
 from semistream.kernels import lookup as kernel
 from semistream.master.base import PageBlock
-from semistream.operators.base import Mark, SemiStreamJoin, Take
+from semistream.operators.base import SemiStreamJoin
 from semistream.operators.chunk import Chunk
+from semistream.operators.output import Mark, Take
 from semistream.operators.snapshot import Snapshot
 
 Int64s = npt.NDArray[np.int64]

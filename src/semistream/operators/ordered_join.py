@@ -21,9 +21,9 @@ from semistream.kernels.cache import ENTRY_BYTES
 from semistream.kernels.raw import peek_i64
 from semistream.kernels.waiting import QUEUE_HEADER
 from semistream.master.base import Master, PageBlock
-from semistream.operators.base import Mark, Take
 from semistream.operators.chunk import Chunk
 from semistream.operators.lookup import LookupJoin
+from semistream.operators.output import Mark, Take
 from semistream.operators.snapshot import Snapshot
 from semistream.parts.arena import Arena
 from semistream.parts.cache import MAX_LOAD, Cache
