@@ -1,4 +1,4 @@
-"""What holds for all tests: random input is the same in every run, a slow machine is no failure, one JVM is enough."""
+"""What holds for all tests: random input is the same in every run, a slow machine is no failure, JVMs are few."""
 
 from __future__ import annotations
 
@@ -16,17 +16,23 @@ settings.register_profile(
 )
 settings.load_profile("semistream")
 
+_PROGRAMS = tuple(f"tests/spark/test_{name}.py" for name in ("cluster", "java", "kills"))
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Give the tests with Spark to one worker of pytest-xdist, first of all, and share out the others one by one.
+    """Give the tests with Spark to two workers of pytest-xdist, first of all, and share out the others one by one.
 
+    Those in a worker share a Spark session; those that start programs of their own, and take longest, are the other
+    worker's.
     `--dist loadgroup` would do, but pytest-xdist 3.8 writes its groups where pytest 9.2 does not look any more.
     """
     from xdist.scheduler import LoadScopeScheduling
 
-    class OneSpark(LoadScopeScheduling):
+    class TwoSparks(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "spark" if nodeid.startswith("tests/spark/") else nodeid
+            if not nodeid.startswith("tests/spark/"):
+                return nodeid
+            return "programs" if nodeid.startswith(_PROGRAMS) else "spark"
 
-    return OneSpark(config, log)
+    return TwoSparks(config, log)

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from semistream.master.open import open_master
     from semistream.operators.base import SemiStreamJoin
     from semistream.operators.chunk import JoinStats
-    from semistream.operators.registry import open_join
     from semistream.operators.snapshot import Snapshot
     from semistream.parts.budget import MemoryReport
+    from semistream.planner.open import open_join
 
 __all__ = [
     "JoinStats",
@@ -37,7 +37,7 @@ _HOME = {
     "SemiStreamJoin": "operators.base",
     "Snapshot": "operators.snapshot",
     "build_pages": "master.build",
-    "open_join": "operators.registry",
+    "open_join": "planner.open",
     "open_master": "master.open",
 }
 

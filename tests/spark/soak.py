@@ -1,11 +1,12 @@
-"""A query that is killed again and again must end with exactly the rows of the join.
+"""Queries that are killed again and again must end with exactly the rows of the join.
 
-    python -m tests.spark.soak                          all combinations, 20 kills each (about an hour)
+    python -m tests.spark.soak                          all combinations side by side, 20 kills
     python -m tests.spark.soak ssbj-left --kills 30     one of them
 
-Files -> enrich -> Parquet, started as a program of its own. It is killed with SIGKILL, driver, JVM and Python workers
-at once, at random moments after it has begun a new batch, and started again from its checkpoint; in between single
-Python workers are killed as well, and R gets new versions. `test_kills.py` runs a few kills of two combinations.
+Files -> enrich -> Parquet, one query a combination, all in a program of its own. It is killed with SIGKILL, driver, JVM
+and Python workers at once, at random moments after new batches have begun, and started again from the checkpoints; in
+between single Python workers are killed as well, and R gets new versions. `test_kills.py` runs a few kills of two
+combinations.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 import semistream
 from semistream.spark import enrich
@@ -37,8 +39,10 @@ from semistream.workloads.relation import master_batches, stream_batches
 
 ROOT = Path(__file__).resolve().parents[2]
 COMBINATIONS = [
-    (algorithm, how) for algorithm in ("sweepjoin", "opcachejoin", "ssbj", "meshjoin") for how in ("inner", "left")
+    f"{algorithm}-{how}" for algorithm in ("sweepjoin", "opcachejoin", "ssbj", "meshjoin") for how in ("inner", "left")
 ]
+#: these carry tuples over from batch to batch
+DELAYS = {"ssbj": "4s", "meshjoin": "4s"}
 N_KEYS = 20_000
 COLUMNS = ["k", "m01", "m02", "m03", "m04", "m05"]
 SCHEMA = "k long, seq long, qty int"
@@ -47,12 +51,10 @@ _PATIENCE_SECONDS = 300
 
 @dataclass(frozen=True)
 class Run:
-    """One query: where its files are, and what it does."""
+    """Some queries over the same files: where these are, and which joins ("ssbj-left") the queries do."""
 
     folder: str
-    algorithm: str
-    how: str
-    max_delay: str | None
+    joins: list[str]
     files: int
     rows_a_file: int = 500
 
@@ -86,15 +88,28 @@ class Run:
                 command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
 
-    def batches_begun(self) -> int:
-        offsets = self.path("checkpoint") / "offsets"
-        return sum(1 for path in offsets.glob("*") if path.name.isdigit()) if offsets.is_dir() else 0
+    def batches_begun(self) -> dict[str, int]:
+        """By query."""
+        return {name: _numbered(self.path(name) / "checkpoint" / "offsets") for name in self.joins}
+
+    def batches_open(self) -> int:
+        """Batches that were begun and are not committed."""
+        begun = self.batches_begun()
+        return sum(begun[name] > _numbered(self.path(name) / "checkpoint" / "commits") for name in self.joins)
+
+    def is_over(self, name: str) -> bool:
+        """All files are in committed batches, two each."""
+        return _numbered(self.path(name) / "checkpoint" / "commits") * 2 >= self.files
+
+
+def _numbered(folder: Path) -> int:
+    return sum(1 for path in folder.glob("*") if path.name.isdigit()) if folder.is_dir() else 0
 
 
 def query(run: Run) -> None:
     """The program that is killed."""
     conf = {
-        "spark.driver.memory": "512m",
+        "spark.driver.memory": "1g",
         "spark.sql.shuffle.partitions": "2",
         "spark.local.dir": str(run.path("local")),
         "spark.log.level": "OFF",
@@ -102,41 +117,54 @@ def query(run: Run) -> None:
     # Eight attempts a task, since its worker may be killed.
     spark = open_session("soak", "local[2,8]", conf)
     try:
-        df = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 2).parquet(str(run.path("in")))
-        joined = enrich(
-            df,
-            run.path("r"),
-            on="k",
-            how=run.how,
-            memory="2MB",
-            algorithm=run.algorithm,
-            max_delay=run.max_delay,
-            checkpoint=run.path("checkpoint") if run.max_delay else None,
-        )
-        writer = joined.writeStream.format("parquet").option("path", str(run.path("out")))
-        writer = writer.option("checkpointLocation", str(run.path("checkpoint")))
-        writer.trigger(availableNow=True).start().awaitTermination()
+        queries = [_start(spark, run, name) for name in run.joins]
+        for each in queries:
+            each.awaitTermination()
     finally:
         spark.stop()
 
 
+def _start(spark: SparkSession, run: Run, name: str) -> StreamingQuery:
+    algorithm, how = name.split("-")
+    delay, checkpoint = DELAYS.get(algorithm), run.path(name) / "checkpoint"
+    df = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 2).parquet(str(run.path("in")))
+    joined = enrich(
+        df,
+        run.path("r"),
+        on="k",
+        how=how,
+        memory="2MB",
+        algorithm=algorithm,
+        max_delay=delay,
+        checkpoint=checkpoint if delay else None,
+    )
+    writer = joined.writeStream.format("parquet").option("path", str(run.path(name) / "out"))
+    return writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+
+
 def torment(run: Run, kills: int, seed: int) -> dict[str, int]:
-    """Run a query to its end through `kills` deaths of its driver; says what was killed."""
+    """Run the queries to their end through `kills` deaths of their driver; says what was killed.
+
+    `batches` are those that were begun and not committed when their driver died.
+    """
     dice = random.Random(seed)
-    killed = {"driver": 0, "worker": 0}
+    killed = {"driver": 0, "worker": 0, "batches": 0}
     version = 1
     while True:
         process = run.start()
         begun = run.batches_begun()
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while killed["driver"] < kills and process.poll() is None:
-            if run.batches_begun() > begun:
+            now = run.batches_begun()
+            # Every query that is not over has begun a batch.
+            if sum(now[name] > begun[name] or run.is_over(name) for name in run.joins) == len(run.joins):
                 time.sleep(dice.random() * 1.5)
                 if dice.random() < 0.5:
                     killed["worker"] += _kill_a_worker(process, dice)
                     time.sleep(dice.random() * 1.5)
                 _kill(process)
                 killed["driver"] += 1
+                killed["batches"] += run.batches_open()
                 break
             if time.monotonic() > deadline:
                 _kill(process)
@@ -177,16 +205,17 @@ def _kill_a_worker(process: subprocess.Popen[bytes], dice: random.Random) -> int
     return 1
 
 
-def verify(spark: SparkSession, run: Run) -> int:
-    """The sink holds exactly the join's rows; returns how many."""
-    rows = spark.read.parquet(str(run.path("out"))).toArrow()
-    expected = reference_join(run.stream(), run.master(1), "k", run.how)
+def verify(spark: SparkSession, run: Run, name: str) -> int:
+    """The sink of a query holds exactly the join's rows; returns how many."""
+    algorithm, how = name.split("-")
+    rows = spark.read.parquet(str(run.path(name) / "out")).toArrow()
+    expected = reference_join(run.stream(), run.master(1), "k", how)
     assert_same_rows(rows.drop_columns(["version"]), expected.drop_columns(["version"]))
     # All matches of a stream tuple come from one version of R.
     seen = rows.filter(pa.compute.is_valid(rows["version"])).group_by("seq").aggregate([("version", "count_distinct")])
     assert seen["version_count_distinct"].to_pylist() == [1] * seen.num_rows
-    if run.max_delay is not None:
-        assert Records(run.path("checkpoint") / "semistream" / "r").waiting() == 0
+    if algorithm in DELAYS:
+        assert Records(run.path(name) / "checkpoint" / "semistream" / "r").waiting() == 0
     return rows.num_rows
 
 
@@ -200,21 +229,20 @@ def main() -> None:
     if options.run:
         query(Run(**json.loads(options.run)))
         return
-    wanted = [tuple(name.split("-")) for name in options.combinations] or COMBINATIONS
-    for number, (algorithm, how) in enumerate(wanted):
-        with tempfile.TemporaryDirectory(prefix="semistream-soak-") as folder:
-            delay = "4s" if algorithm in ("ssbj", "meshjoin") else None
-            run = Run(f"{folder}/run", algorithm, how, delay, files=options.kills * 12)
-            run.prepare()
-            start = time.monotonic()
-            killed = torment(run, options.kills, options.seed + number)
-            spark = open_session("verify", "local[2]", {"spark.driver.memory": "1g"})
-            rows = verify(spark, run)
-            print(
-                f"{algorithm} {how}: {killed['driver']} drivers and {killed['worker']} workers killed, {rows} rows, "
-                f"exactly those of the join; {time.monotonic() - start:.0f} s",
-                flush=True,
-            )
+    with tempfile.TemporaryDirectory(prefix="semistream-soak-") as folder:
+        run = Run(f"{folder}/run", options.combinations or COMBINATIONS, files=options.kills * 8)
+        run.prepare()
+        start = time.monotonic()
+        killed = torment(run, options.kills, options.seed)
+        print(
+            f"{killed['driver']} drivers and {killed['worker']} workers killed, {killed['batches']} batches cut short; "
+            f"{time.monotonic() - start:.0f} s",
+            flush=True,
+        )
+        spark = open_session("verify", "local[2]", {"spark.driver.memory": "1g"})
+        for name in run.joins:
+            print(f"{name}: {verify(spark, run, name)} rows, exactly those of the join", flush=True)
+        spark.stop()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The commands of `semistream`: what operators there are, a join of Parquet files, a pipeline, a demonstration.
+"""The commands of `semistream`: operators, a join of Parquet files, a pipeline, the papers' figures, a demonstration.
 
 Standard output carries results only; notices, progress and errors go to standard error. Every error that a
 user can cause is one line there and exit status 2.
@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from semistream.cli.cost import calibrate, explain, tune
 from semistream.cli.join import join
 from semistream.cli.notices import compile_notice, notes, reported, spark_wanted
 from semistream.cli.run import run
@@ -60,8 +61,8 @@ def algorithms(
 
 
 # They live in files of their own.
-app.command()(join)
-app.command()(run)
+for _command in (join, run, explain, calibrate, tune):
+    app.command()(_command)
 
 
 @app.command()

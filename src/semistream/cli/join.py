@@ -20,9 +20,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from semistream.cli.arguments import key_names, names, require
 from semistream.cli.notices import compile_notice, note, notes, reported, spark_wanted, summary
 from semistream.cli.output import ParquetOutput
-from semistream.errors import ConfigError, StoreError
+from semistream.errors import ConfigError
 from semistream.spec import JoinSpec, parse_bytes
 
 if TYPE_CHECKING:
@@ -67,8 +68,8 @@ def join(
             raise ConfigError(f"--batch-rows {batch_rows} is too small; it must be at least 1")
         if engine not in ENGINES:
             raise ConfigError(f"--engine {engine!r} is unknown; allowed are {' and '.join(ENGINES)}")
-        keys = _key_names(on)
-        columns = None if select is None else _names(select, "--select")
+        keys = key_names(on)
+        columns = None if select is None else names(select, "--select")
         JoinSpec.make(keys, how, columns)
         budget = parse_bytes(memory)
         output = ParquetOutput(out)
@@ -77,8 +78,8 @@ def join(
             from semistream.master.parquet import ParquetFiles
             from semistream.operators.registry import resolve
         name = resolve(algorithm).name
-        _require(stream, "stream")
-        _require(master, "master data")
+        require(stream, "stream")
+        require(master, "master data")
         source = ParquetFiles(stream)
         prepared = prepare_master(name, master, keys, stream, source, notes)
         job = Job(name, keys, how, columns, budget, batch_rows, stream, source, prepared)
@@ -158,27 +159,6 @@ def _result(
         "pages_read": pages_read,
         "seconds": round(seconds, 6),
     }
-
-
-def _names(text: str, option: str) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
-    if not all(names) or len(set(names)) != len(names):
-        raise ConfigError(f"{option} {text!r} must be distinct column names with commas between them")
-    return names
-
-
-def _key_names(text: str) -> dict[str, str]:
-    """`a,b=c` as {"a": "a", "b": "c"}: the stream's name of each key column and the master's."""
-    pairs = [name.partition("=") for name in _names(text, "--on")]
-    keys = {left.strip(): (right if equals else left).strip() for left, equals, right in pairs}
-    if len(keys) != len(pairs) or not all(keys) or not all(keys.values()):
-        raise ConfigError(f"--on {text!r} must name each key column once: k, or k1,k2, or s=r")
-    return keys
-
-
-def _require(path: Path, what: str) -> None:
-    if not path.exists():
-        raise StoreError(f"{what} {path} does not exist; name a Parquet file or a folder of them")
 
 
 def _watched(batches: Iterator[pa.RecordBatch], n_rows: int) -> Iterator[pa.RecordBatch]:

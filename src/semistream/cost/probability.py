@@ -255,17 +255,15 @@ class FrequencySample:
             raise ConfigError("the sample is empty; add the key codes of some stream batches first")
         if domain < 1:
             raise ConfigError(f"domain={domain} is out of range; give the number of keys R has")
-        counts = np.sort(self.counts + self.lowered)[::-1].astype(np.float64)
-        usual = self.seen / domain
-        sure = int(np.searchsorted(-counts, -max(_SURE_COUNT, usual + 4 * math.sqrt(usual)), side="right"))
-        sure = min(sure, max(domain - 1, 0))
-        p = counts[:sure] / self.seen
+        counts = self._sure(domain)
+        sure = len(counts)
+        p = counts / self.seen
         rest = max(1.0 - float(p.sum()), 0.0)
         keys = max(domain - sure, 1)
         if rest <= 0:
             width = np.ones(sure)
         else:
-            exponent = self._tail_exponent(counts[:sure])
+            exponent = self._tail_exponent(counts)
             begin, end = rank_classes(sure + 1, sure + keys)
             sums = harmonic(np.append(begin[:1], end), exponent)
             tail_width = (end - begin).astype(np.float64)
@@ -279,6 +277,27 @@ class FrequencySample:
         if absent:
             shares.append((absent, 0.0))
         return _split(width, p, shares)
+
+    def exponent(self, domain: int) -> float:
+        """Zipf's exponent as the keys that were seen often show it; 0 where too few of them stand out."""
+        return self._tail_exponent(self._sure(domain))
+
+    def top_share(self, keys: int) -> float:
+        """Share of the stream that the so many most frequent keys had, at least."""
+        top = np.sort(self.counts)[::-1][:keys]
+        return float(top.sum()) / self.seen if self.seen else 0.0
+
+    def _sure(self, domain: int) -> Floats:
+        """Counts, falling, of keys that came five times or more, and more often than if all keys were alike.
+
+        Where counts were lowered, a key's true one is between its count and that plus what was taken off: only those
+        that stand out from this are told apart.
+        """
+        usual = self.seen / domain
+        least = max(_SURE_COUNT, usual + 4 * math.sqrt(usual))
+        known = self.counts[self.counts >= 2 * self.lowered] + self.lowered / 2
+        falling = np.sort(known[known >= least])[::-1].astype(np.float64)
+        return falling[: max(domain - 1, 0)]
 
     @staticmethod
     def _tail_exponent(counts: Floats) -> float:

@@ -12,6 +12,7 @@ import os
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,17 @@ def default_path() -> Path:
     cache = os.environ.get("XDG_CACHE_HOME", "")
     folder = Path(cache) if cache and Path(cache).is_absolute() else Path.home() / ".cache"
     return folder / "semistream" / "profile.json"
+
+
+def profile_of_machine() -> CostProfile:
+    """The profile that `calibrate` stored last, or one that was measured on another machine and ships with us."""
+    return CostProfile.load() if default_path().exists() else typical_profile()
+
+
+def typical_profile() -> CostProfile:
+    """Measured on two virtual cores with a network disk, 2026: right about orders, not about this machine."""
+    text = resources.files("semistream.cost").joinpath("typical.json").read_text(encoding="utf-8")
+    return CostProfile.from_json(json.loads(text))
 
 
 def machine_info() -> dict[str, Any]:

@@ -8,8 +8,9 @@ null keys aside, builds the output (`output.py`), and keeps the ledgers.
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
@@ -93,6 +94,10 @@ class SemiStreamJoin(JoinOutput):
         self.owns_master = False
         #: a cache shared with other joins on the same master data, asked before the algorithm's own parts
         self.front: Generation | None = None
+        #: says what was expected of this join and why it was chosen; set by whoever planned it
+        self.explainer: Callable[[SemiStreamJoin], Any] | None = None
+        #: time spent in `push` and `drain`
+        self.seconds = 0.0
         self.output_schema: pa.Schema | None = None
         self._schema: pa.Schema | None = None
         self._busy = False
@@ -168,6 +173,12 @@ class SemiStreamJoin(JoinOutput):
     def memory(self) -> MemoryReport:
         """Bytes by component, now and at their peak."""
         return self.budget.report()
+
+    def explain(self) -> Any:
+        """The plan in words and numbers (`str()`, `to_json()`); after a run, predicted beside measured."""
+        if self.explainer is None:
+            raise SemiStreamError("nobody planned this join; open it with semistream.open_join, then ask it to explain")
+        return self.explainer(self)
 
     # ------------------------------------------------------------------------------------ the schemas
 
@@ -295,16 +306,20 @@ class SemiStreamJoin(JoinOutput):
         self._busy = True
 
     def _running(self, outputs: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        since = time.perf_counter()
         try:
             for batch in outputs:
                 if batch.num_rows:
                     self.stats.rows_out += batch.num_rows
+                    self.seconds += time.perf_counter() - since
                     yield batch
+                    since = time.perf_counter()
         except GeneratorExit:
             raise
         except BaseException as error:
             self._failed = error
             raise
+        self.seconds += time.perf_counter() - since
         self._busy = False
 
     def _push(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

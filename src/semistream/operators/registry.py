@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -84,12 +84,7 @@ def open_join(
     operator = resolve(algorithm)
     spec = JoinSpec.make(on, how, select, suffix)
     budget = parse_bytes(memory)
-    allowed = _options(operator)
-    for name in options:
-        if name not in allowed:
-            near = difflib.get_close_matches(name, allowed, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(sorted(allowed))}"
-            raise ConfigError(f"{operator.name} has no option {name!r}; {hint}")
+    check_options(operator, options)
     opened = open_master(master, spec.master_on)
     try:
         join = operator(opened, spec, budget, **options)
@@ -102,6 +97,16 @@ def open_join(
             opened.close()
         raise
     return join
+
+
+def check_options(operator: type[SemiStreamJoin], options: Iterable[str]) -> None:
+    """Refuse an option that the algorithm does not have."""
+    allowed = _options(operator)
+    for name in options:
+        if name not in allowed:
+            near = difflib.get_close_matches(name, allowed, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(sorted(allowed))}"
+            raise ConfigError(f"{operator.name} has no option {name!r}; {hint}")
 
 
 def _options(operator: type[SemiStreamJoin]) -> set[str]:

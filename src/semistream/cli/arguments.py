@@ -1,0 +1,30 @@
+"""How commands read the words they are given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from semistream.errors import ConfigError, StoreError
+
+
+def names(text: str, option: str) -> list[str]:
+    """Distinct column names with commas between them."""
+    found = [name.strip() for name in text.split(",")]
+    if not all(found) or len(set(found)) != len(found):
+        raise ConfigError(f"{option} {text!r} must be distinct column names with commas between them")
+    return found
+
+
+def key_names(text: str) -> dict[str, str]:
+    """`a,b=c` as {"a": "a", "b": "c"}: the stream's name of each key column and the master's."""
+    pairs = [name.partition("=") for name in names(text, "--on")]
+    keys = {left.strip(): (right if equals else left).strip() for left, equals, right in pairs}
+    if len(keys) != len(pairs) or not all(keys) or not all(keys.values()):
+        raise ConfigError(f"--on {text!r} must name each key column once: k, or k1,k2, or s=r")
+    return keys
+
+
+def require(path: Path, what: str) -> None:
+    """Refuse a path at which there is nothing."""
+    if not path.exists():
+        raise StoreError(f"{what} {path} does not exist; name a Parquet file or a folder of them")

@@ -1,0 +1,1 @@
+"""Which operator, with which sizes, and why: statistics in, a plan and its explanation out."""

@@ -1,0 +1,385 @@
+"""`algorithm="auto"`: a join that looks at its stream, picks its operator, and changes its mind when proved wrong.
+
+    first batch -> sample -> plan -> open the best operator -> push ... -> check -> (drain, open a better one) -> ...
+
+A check compares the hit rate, the share of matches and the service rate with what the plan said. Where one of them is
+off the plan is made again from a fresh sample, and what an operator really achieved counts more than its formula. A
+change costs a drain and an empty cache, so it must promise a quarter more.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from semistream.cost.profile import CostProfile
+from semistream.errors import BudgetError, SemiStreamError
+from semistream.master.base import Master
+from semistream.operators.base import SemiStreamJoin
+from semistream.operators.chunk import JoinStats
+from semistream.operators.registry import OPERATORS
+from semistream.operators.snapshot import Snapshot
+from semistream.parts.budget import MemoryReport
+from semistream.planner.explain import Explanation, explain
+from semistream.planner.plan import AUTO, Candidate, Plan, make_plan
+from semistream.planner.stream import StreamFacts, StreamSample
+from semistream.spec import JoinSpec
+
+#: what a sample takes of the budget: a 32nd, of a small one up to an eighth; and bytes a key takes while it is counted
+_SAMPLE_PART, _LARGEST_PART, _SMALL_SAMPLE_BYTES, _MOST_SAMPLE_BYTES = 32, 8, 1 << 16, 4 << 20
+_SAMPLE_BYTES_A_KEY = 64
+#: tuples before the first check, and how much further off each next one is, at most
+_FIRST_CHECK, _CHECK_GROWTH, _LAST_CHECK = 200_000, 2, 12_800_000
+#: a batch in so many is sampled once the plan stands
+_SAMPLED_BATCHES = 8
+#: how far off a plan may be: points of hit rate, of matches, of the hottest keys' share, and factor of the service rate
+_HIT_POINTS, _MATCH_POINTS, _HOT_POINTS, _RATE_FACTOR = 0.05, 0.1, 0.15, 2.0
+#: tuples that a sample needs to say something about the skew, and the keys whose share is compared
+_SAMPLE_SAYS, _HOTTEST = 10_000, 64
+#: what another operator must promise to be worth a change
+_BETTER = 1.25
+#: tuples a cached key needs until the cache has learnt what it will
+_WARM_TUPLES_A_KEY, _WARM_CYCLES = 8, 6
+
+
+class AutoJoin:
+    """A semi-stream join (see `SemiStreamJoin`) whose operator is chosen by the planner."""
+
+    name = AUTO
+
+    def __init__(
+        self,
+        master: Master,
+        spec: JoinSpec,
+        budget_bytes: int,
+        *,
+        sample: pa.RecordBatch | None = None,
+        profile: CostProfile | None = None,
+        max_delay_s: float | None = None,
+        direct: bool = False,
+    ) -> None:
+        self.master, self.spec = master, spec
+        self.owns_master = False
+        self._total = budget_bytes
+        least = min(_SMALL_SAMPLE_BYTES, budget_bytes // _LARGEST_PART)
+        self._sample_bytes = min(max(budget_bytes // _SAMPLE_PART, least), _MOST_SAMPLE_BYTES)
+        self._given, self._profile, self._max_delay_s, self._direct = sample, profile, max_delay_s, direct
+        self._join: SemiStreamJoin | None = None
+        self._plan: Plan | None = None
+        self._chosen: Candidate | None = None
+        self._sample: StreamSample | None = None
+        #: opened without having seen the stream
+        self._provisional = True
+        self._batch = 0
+        self._batches = 0
+        self._earlier = JoinStats()
+        self._earlier_seconds = 0.0
+        self._peak = 0
+        self._revisions: list[str] = []
+        #: what operators achieved, as a part of what was predicted
+        self._achieved: dict[str, float] = {}
+        self._check_at = self._check_gap = _FIRST_CHECK
+        self._since = JoinStats()
+        self._since_seconds = 0.0
+        if sample is not None:
+            self.start(sample.schema)
+
+    # ------------------------------------------------------------------------------------- the stream
+
+    def push(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Join a batch; tuples that must wait for the disk come out of a later call."""
+        self._look_at(batch)
+        return self._running(batch)
+
+    def _running(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        yield from self._operator().push(batch)
+        if self._operator().stats.tuples_in >= self._check_at:
+            yield from self._check()
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """Finish every waiting tuple."""
+        return iter(()) if self._join is None else self._join.drain()
+
+    def start(self, schema: pa.Schema) -> None:
+        """Fix the stream's schema; the operator may still change when the first batch is seen."""
+        self._sample = StreamSample(
+            self.master, self.spec, schema, capacity=max(self._sample_bytes // _SAMPLE_BYTES_A_KEY, 16)
+        )
+        if self._given is not None:
+            self._learn(self._given)
+        self._open(self._made_plan(schema), schema)
+
+    def _look_at(self, batch: pa.RecordBatch) -> None:
+        """The first batch decides; later ones are sampled now and then, for the next check."""
+        if self._join is None:
+            self.start(batch.schema)
+        assert self._sample is not None
+        self._batches += 1
+        if batch.num_rows and self._provisional:
+            # What was opened so far rested on an assumption, and nothing is in it.
+            self._provisional = False
+            self._batch = batch.num_rows
+            if self._sample.seen < self._batch:
+                self._learn(batch)
+                self._open(self._made_plan(batch.schema), batch.schema)
+        elif self._batches % _SAMPLED_BATCHES == 0:
+            self._sample.add(batch)
+        self._batch = max(self._batch, batch.num_rows)
+
+    def _learn(self, batch: pa.RecordBatch) -> None:
+        assert self._sample is not None
+        self._sample.add(batch)
+        self._sample.probe(batch, self._total)
+
+    # --------------------------------------------------------------------------------------- the plan
+
+    def _made_plan(self, schema: pa.Schema) -> Plan:
+        assert self._sample is not None
+        stream = StreamFacts.assumed(self.master.n_rows) if self._plan is None else self._plan.stream
+        if self._sample.seen >= (_SAMPLE_SAYS if stream.seen else 1):
+            stream = self._sample.facts()
+        return make_plan(
+            self.master,
+            self.spec,
+            schema,
+            self._total - self._sample_bytes,
+            stream,
+            profile=self._profile,
+            batch=max(self._batch, 1) if self._batch else 65_536,
+            max_delay_s=self._max_delay_s,
+            direct=self._direct,
+        )
+
+    def _open(self, plan: Plan, schema: pa.Schema) -> None:
+        """Open the best candidate that the budget really allows; nobody waits in the operator that goes."""
+        refused: BudgetError | None = None
+        for candidate in plan.candidates:
+            if self._join is None or self._chosen is None or not _same(candidate, self._chosen):
+                # Before the other one is opened, for there is one budget.
+                self._retire()
+                try:
+                    self._join = self._opened(candidate, schema)
+                except BudgetError as error:
+                    refused = error
+                    continue
+            self._plan, self._chosen = plan, candidate
+            return
+        raise refused or SemiStreamError("the plan has no candidate")
+
+    def _opened(self, candidate: Candidate, schema: pa.Schema) -> SemiStreamJoin:
+        options: dict[str, Any] = {**candidate.options, "direct": self._direct}
+        join = OPERATORS[candidate.algorithm](self.master, self.spec, self._total - self._sample_bytes, **options)
+        try:
+            join.start(schema)
+        except BaseException:
+            join.close()
+            raise
+        return join
+
+    def _retire(self) -> None:
+        if self._join is None:
+            return
+        self._earlier = _sum(self._earlier, self._join.stats)
+        self._earlier_seconds += self._join.seconds
+        self._peak = max(self._peak, self._join.memory.peak_bytes)
+        self._join.close()
+        self._join = None
+        self._since, self._since_seconds = JoinStats(), 0.0
+
+    def _check(self) -> Iterator[pa.RecordBatch]:
+        """Compare what happened since the last check with the plan; where they differ, plan anew."""
+        join, chosen, sample = self._operator(), self._chosen, self._sample
+        assert chosen is not None
+        assert sample is not None
+        now = copy.copy(join.stats)
+        window = _difference(now, self._since)
+        seconds = join.seconds - self._since_seconds
+        warm = now.tuples_in - window.tuples_in >= _warm_up(chosen)
+        self._since, self._since_seconds = now, join.seconds
+        self._check_gap = min(self._check_gap * _CHECK_GROWTH, _LAST_CHECK)
+        self._check_at = now.tuples_in + self._check_gap
+        off = self._skewed() or (_off(chosen, window, seconds, self._keeps_count) if warm else None)
+        if off is None:
+            return
+        self._check_gap = _FIRST_CHECK
+        self._check_at = now.tuples_in + self._check_gap
+        if window.finished:
+            unmatched = window.unmatched if self._keeps_count else int(window.finished * self._plan_absent)
+            sample.matched(window.finished, unmatched, window.rows_out if self.spec.carries_master else 0)
+        if warm and seconds > 0:
+            self._achieved[chosen.algorithm] = window.tuples_in / seconds / chosen.rate_per_s
+        schema = _stream_schema(join)
+        plan = self._made_plan(schema)
+        corrected = sorted(plan.candidates, key=lambda each: -each.rate_per_s * self._part(each))
+        best = corrected[0]
+        mine = next((each for each in corrected if each.algorithm == chosen.algorithm), None)
+        sample.forget()
+        if mine is not None and best.rate_per_s * self._part(best) < _BETTER * mine.rate_per_s * self._part(mine):
+            self._plan, self._chosen = plan, replace(mine, setting=chosen.setting)
+            self._revisions.append(f"{off}; {chosen.algorithm} stays the best")
+            return
+        self._revisions.append(f"{off}; {best.algorithm} instead of {chosen.algorithm}")
+        yield from join.drain()
+        self._open(replace(plan, candidates=tuple(corrected)), schema)
+        self._check_at = self._check_gap
+
+    def _skewed(self) -> str | None:
+        """Whether the stream is more or less skewed than the plan has it."""
+        assert self._sample is not None
+        assert self._plan is not None
+        if self._sample.seen < _SAMPLE_SAYS:
+            return None
+        keys = self._plan.stream.keys
+        was = keys.p_N(keys.most_frequent(_HOTTEST, absent_free=False))
+        now = self._sample.top_share(_HOTTEST)
+        if abs(now - was) <= _HOT_POINTS:
+            return None
+        return f"the {_HOTTEST} hottest keys have {now:.0%} of the stream instead of {was:.0%}"
+
+    def _part(self, candidate: Candidate) -> float:
+        return self._achieved.get(candidate.algorithm, 1.0)
+
+    @property
+    def _keeps_count(self) -> bool:
+        """Inner joins do not count what matched nothing where they need not know."""
+        return self.spec.how != "inner"
+
+    @property
+    def _plan_absent(self) -> float:
+        return self._plan.stream.absent if self._plan is not None else 0.0
+
+    # ----------------------------------------------------------------------------- what it says of itself
+
+    def _operator(self) -> SemiStreamJoin:
+        if self._join is None:
+            raise SemiStreamError("this join has not begun; push a batch first")
+        return self._join
+
+    @property
+    def algorithm(self) -> str | None:
+        """The operator at work; None before the first batch."""
+        return None if self._chosen is None else self._chosen.algorithm
+
+    @property
+    def output_schema(self) -> pa.Schema | None:
+        return None if self._join is None else self._join.output_schema
+
+    @property
+    def stats(self) -> JoinStats:
+        """What the join did so far, in counts, whichever operators did it."""
+        return _sum(self._earlier, self._join.stats) if self._join is not None else copy.copy(self._earlier)
+
+    @property
+    def seconds(self) -> float:
+        """Time spent in `push` and `drain`."""
+        return self._earlier_seconds + (self._join.seconds if self._join is not None else 0.0)
+
+    @property
+    def memory(self) -> MemoryReport:
+        """Bytes by component; the sample of the stream is one."""
+        own = {"stream sample": self._sample_bytes}
+        if self._join is None:
+            return MemoryReport(self._total, self._sample_bytes, self._sample_bytes, own, own)
+        held = self._join.memory
+        peak = max(self._peak, held.peak_bytes) + self._sample_bytes
+        return MemoryReport(
+            self._total, held.bytes_now + self._sample_bytes, peak, {**own, **held.now}, {**own, **held.peak}
+        )
+
+    def explain(self) -> Explanation:
+        """Why this operator, what was predicted and, after a run, what was measured."""
+        if self._plan is None or self._chosen is None or self._join is None:
+            raise SemiStreamError("nothing is planned yet; push a batch first, or open the join with sample=")
+        return explain(self._join, self._plan, self._chosen, tuple(self._revisions))
+
+    # -------------------------------------------------------------------------------- snapshot, closing
+
+    def snapshot(self) -> Snapshot:
+        """What a restart needs, the chosen operator among it."""
+        if self._join is None or self._chosen is None:
+            return Snapshot({"algorithm": AUTO, "master_version": self.master.version}, None)
+        taken = self._join.snapshot()
+        return Snapshot({**taken.state, "options": self._chosen.options}, taken.tuples)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go on where a snapshot was taken, with the operator it was taken from."""
+        if snapshot.tuples is None:
+            return
+        if self.stats.tuples_in:
+            raise SemiStreamError("restore a snapshot into a fresh join, before its first push")
+        schema = snapshot.stream_schema
+        if self._join is None:
+            self.start(schema)
+        assert self._plan is not None
+        algorithm, options = str(snapshot.state.get("algorithm")), dict(snapshot.state.get("options", {}))
+        priced = self._plan.of(algorithm)
+        if priced is None:
+            raise SemiStreamError(
+                f"the snapshot was taken with {algorithm}, which cannot do this join here: "
+                f"{self._plan.refused.get(algorithm, 'it is unknown')}; open the join as it was then"
+            )
+        as_then = replace(priced, setting=replace(priced.setting, options=options))
+        self._open(replace(self._plan, candidates=(as_then, *self._plan.candidates)), schema)
+        self._operator().restore(snapshot)
+        self._provisional = False
+
+    def close(self) -> None:
+        """Give back files and memory; waiting tuples are lost (drain first)."""
+        if self._join is not None:
+            self._join.close()
+        if self.owns_master:
+            self.master.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _warm_up(candidate: Candidate) -> float:
+    """Tuples until a cache is what the formula takes it for."""
+    symbols = candidate.prediction.symbols
+    warm = _WARM_TUPLES_A_KEY * symbols.get("h_R", 0.0)
+    if OPERATORS[candidate.algorithm].access == "scan":
+        warm = max(warm, _WARM_CYCLES * symbols.get("k", 1.0) * candidate.prediction.w)
+    return min(warm, 10.0 * _LAST_CHECK)
+
+
+def _off(candidate: Candidate, window: JoinStats, seconds: float, counted: bool) -> str | None:
+    """What the plan has wrong, in words; None if nothing."""
+    found = candidate.prediction
+    if window.cache_hits + window.cache_misses and abs(window.hit_rate - found.hit_rate) > _HIT_POINTS:
+        return f"hit rate {window.hit_rate:.0%} instead of {found.hit_rate:.0%}"
+    absent = candidate.setting.keys.absent_share
+    if counted and window.finished and abs(window.unmatched / window.finished - absent) > _MATCH_POINTS:
+        return f"{window.unmatched / window.finished:.0%} without a match instead of {absent:.0%}"
+    if seconds > 0:
+        ratio = window.tuples_in / seconds / candidate.rate_per_s
+        if not 1 / _RATE_FACTOR <= ratio <= _RATE_FACTOR:
+            return f"{ratio:.2g} times the predicted service rate"
+    return None
+
+
+def _same(a: Candidate, b: Candidate) -> bool:
+    return (a.algorithm, a.options) == (b.algorithm, b.options)
+
+
+def _stream_schema(join: SemiStreamJoin) -> pa.Schema:
+    assert join._schema is not None
+    return join._schema
+
+
+def _sum(a: JoinStats, b: JoinStats) -> JoinStats:
+    return JoinStats(*(getattr(a, column.name) + getattr(b, column.name) for column in fields(JoinStats)))
+
+
+def _difference(a: JoinStats, b: JoinStats) -> JoinStats:
+    return JoinStats(*(getattr(a, column.name) - getattr(b, column.name) for column in fields(JoinStats)))

@@ -1,0 +1,241 @@
+"""A plan in words and numbers, and, after a run, what was predicted beside what was measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from semistream.cost.clock import CostClock, counted, row_bytes
+from semistream.operators.base import SemiStreamJoin
+from semistream.planner.plan import Candidate, Plan
+
+_TERMS = {
+    "c_I/O": "reading R",
+    "c_S": "taking tuples in",
+    "c_H": "probing the cache",
+    "c_H_S": "probing the waiting tuples with R",
+    "c_L": "index look-ups",
+    "c_O": "building rows",
+    "c_A": "letting tuples wait",
+    "c_E": "taking waiting tuples out",
+    "c_F": "counting frequencies",
+    "c_B": "filling the cache",
+    "c_AI": "handing tuples between threads",
+    "c_C": "beginning chunks",
+    "c_T": "turns of the loop",
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run showed, in the terms of a prediction; rates are None where no time was measured."""
+
+    tuples: int
+    service_rate_per_s: float | None
+    clock_rate_per_s: float
+    hit_rate: float
+    reads_per_tuple: float
+    memory_bytes: int
+    memory: dict[str, int]
+
+    @staticmethod
+    def of(join: SemiStreamJoin, plan: Plan, batch: int | None = None) -> Measured | None:
+        """None if the join has seen nothing yet."""
+        tuples = join.stats.tuples_in
+        if not tuples:
+            return None
+        price = CostClock(plan.profile).price(
+            join.name, counted(join, batch=batch), direct=join._direct, row_bytes=row_bytes(join)
+        )
+        report = join.memory
+        return Measured(
+            tuples=tuples,
+            service_rate_per_s=tuples / join.seconds if join.seconds > 0 else None,
+            clock_rate_per_s=tuples / price.seconds if price.seconds else 0.0,
+            hit_rate=join.stats.hit_rate,
+            reads_per_tuple=join.stats.reads / tuples,
+            memory_bytes=report.peak_bytes,
+            memory=dict(report.peak),
+        )
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What was chosen, what else there was, and what is expected of it. `str()` is for people, `to_json` for programs.
+
+    `chosen` is the plan's choice unless the user named another algorithm.
+    """
+
+    plan: Plan
+    chosen: Candidate
+    measured: Measured | None = None
+    #: why the plan was made again while the join ran, oldest first
+    revisions: tuple[str, ...] = ()
+
+    @property
+    def rival(self) -> Candidate | None:
+        """What the chosen one is compared with: the best other algorithm."""
+        others = (each for each in self.plan.candidates if each.algorithm != self.chosen.algorithm)
+        return next(others, None)
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        chosen, setting = self.chosen, self.chosen.setting
+        found = chosen.prediction
+        sizes = "".join(f", {name}={value}" for name, value in chosen.options.items())
+        yield f"{chosen.algorithm}{sizes}"
+        way = "indexed" if setting.has_index else "no index"
+        yield (
+            f"  R        {setting.R_t:,} tuples of {setting.row_bytes:.0f} bytes in pages of {setting.page_rows:,}, "
+            f"{way}, in order of {setting.order}"
+        )
+        yield f"  S        {self.plan.stream.text()}"
+        share = setting.M / max(setting.R_t * setting.row_bytes, 1.0)
+        yield f"  memory   {_size(setting.M)}, {share:.3g} × R; batches of {setting.batch:,} tuples{_ending(chosen)}"
+        yield f"  profile  {self.plan.profile.name}"
+        yield "  predicted" + (f", and measured over {self.measured.tuples:,} tuples" if self.measured else "")
+        for label, predicted, measured in self.figures():
+            yield f"    {label:<24} {predicted:>14}" + (f" {measured:>14}" if self.measured else "")
+        yield f"    {'reading and computing':<24} {_cost(chosen)}"
+        rival = self.rival
+        if rival is not None:
+            yield f"  {'runner-up' if chosen is self.plan.choice else 'best other'}: {why_not(chosen, rival)}"
+        for name, why in self.plan.refused.items():
+            yield f"  not {name}: {why}"
+        for why in self.revisions:
+            yield f"  revised: {why}"
+        if not found.memory_bytes <= setting.M:
+            yield f"  the formula wants {_size(found.memory_bytes)}, more than the budget"
+
+    def figures(self) -> list[tuple[str, str, str]]:
+        """Rows of the table: label, predicted, measured."""
+        found, seen = self.chosen.prediction, self.measured
+        rows = [
+            ("service rate, tuples/s", f"{found.service_rate_per_s:,.0f}", _optional(seen)),
+            ("hit rate", f"{found.hit_rate:.1%}", f"{seen.hit_rate:.1%}" if seen else ""),
+            (
+                "reads a tuple",
+                f"{found.reads_per_tuple:.3g}",
+                f"{seen.reads_per_tuple:.3g}" if seen else "",
+            ),
+            ("delay at full speed", f"{found.delay_s:.3g} s", ""),
+            ("longest delay", f"{found.longest_delay_s:.3g} s", ""),
+            ("memory", _size(found.memory_bytes), _size(seen.memory_bytes) if seen else ""),
+        ]
+        for part, size in found.memory.items():
+            rows.append((f"  {part}", _size(size), _size(seen.memory.get(part, 0)) if seen else ""))
+        if seen:
+            rows.insert(1, ("  by the cost clock", "", f"{seen.clock_rate_per_s:,.0f}"))
+        return rows
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        setting, stream = self.chosen.setting, self.plan.stream
+        rival = self.rival
+        seen = self.measured
+        return {
+            "algorithm": self.chosen.algorithm,
+            "options": self.chosen.options,
+            "predicted": _predicted(self.chosen),
+            "measured": None
+            if seen is None
+            else {
+                "tuples": seen.tuples,
+                "service_rate_per_s": seen.service_rate_per_s,
+                "clock_rate_per_s": seen.clock_rate_per_s,
+                "hit_rate": seen.hit_rate,
+                "reads_per_tuple": seen.reads_per_tuple,
+                "memory_bytes": seen.memory_bytes,
+                "memory": seen.memory,
+            },
+            "runner_up": None
+            if rival is None
+            else {"algorithm": rival.algorithm, "why_not": why_not(self.chosen, rival), **_predicted(rival)},
+            "candidates": [
+                {"algorithm": each.algorithm, "carried": each.carried, "service_rate_per_s": each.rate_per_s}
+                for each in self.plan.candidates
+            ],
+            "refused": dict(self.plan.refused),
+            "revisions": list(self.revisions),
+            "setting": {
+                "R_t": setting.R_t,
+                "row_bytes": setting.row_bytes,
+                "page_rows": setting.page_rows,
+                "indexed": setting.has_index,
+                "order": setting.order,
+                "budget_bytes": setting.M,
+                "batch_rows": setting.batch,
+                "direct": setting.direct,
+            },
+            "stream": {
+                "seen": stream.seen,
+                "exponent": stream.exponent,
+                "absent": stream.absent,
+                "rows_a_key": stream.rows_a_key,
+            },
+            "profile": self.plan.profile.name,
+        }
+
+
+def explain(join: SemiStreamJoin, plan: Plan, chosen: Candidate, revisions: tuple[str, ...] = ()) -> Explanation:
+    """A plan beside the join that was opened after it."""
+    return Explanation(plan, chosen, Measured.of(join, plan, chosen.setting.batch), revisions)
+
+
+def why_not(chosen: Candidate, rival: Candidate) -> str:
+    """The rival's rate, and where it spends what the chosen one saves."""
+    told = f"{rival.algorithm}, {rival.rate_per_s:,.0f} tuples/s, {rival.rate_per_s / chosen.rate_per_s:.2f} × as fast"
+    terms = set(rival.prediction.terms) | set(chosen.prediction.terms)
+    # The parallel forms overlap their terms: what counts is a thread's time, so this is a hint and no sum.
+    extra = {term: rival.per_tuple(term) - chosen.per_tuple(term) for term in terms}
+    worse = rival.rate_per_s < chosen.rate_per_s
+    term = max(extra, key=lambda each: extra[each] if worse else -extra[each])
+    mine, other = chosen.per_tuple(term) * 1e9, rival.per_tuple(term) * 1e9
+    return f"{told}: {_TERMS.get(term, term)} takes {other:,.0f} ns a tuple instead of {mine:,.0f}"
+
+
+def _predicted(candidate: Candidate) -> dict[str, Any]:
+    found = candidate.prediction
+    return {
+        "service_rate_per_s": found.service_rate_per_s,
+        "hit_rate": found.hit_rate,
+        "reads_per_tuple": found.reads_per_tuple,
+        "delay_s": found.delay_s,
+        "longest_delay_s": found.longest_delay_s,
+        "memory_bytes": found.memory_bytes,
+        "memory": dict(found.memory),
+        "symbols": {name: value for name, value in found.symbols.items() if value < float("inf")},
+    }
+
+
+def _cost(candidate: Candidate) -> str:
+    """The largest terms of c_loop, per tuple."""
+    terms = sorted(candidate.prediction.terms, key=lambda term: -candidate.per_tuple(term))
+    large = [term for term in terms if candidate.per_tuple(term) * 20 > candidate.per_tuple(terms[0])][:4]
+    return ", ".join(f"{_TERMS.get(term, term)} {candidate.per_tuple(term) * 1e9:,.0f} ns" for term in large)
+
+
+def _ending(candidate: Candidate) -> str:
+    if candidate.carried:
+        return ""
+    return ", each finished by itself"
+
+
+def _optional(seen: Measured | None) -> str:
+    return "" if seen is None or seen.service_rate_per_s is None else f"{seen.service_rate_per_s:,.0f}"
+
+
+def _size(size: float) -> str:
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:.3g} {unit}"
+    return f"{size:.0f} bytes"
+
+
+def to_text(explanation: Explanation, as_json: bool) -> str:
+    """For the command line: JSON or words."""
+    return json.dumps(explanation.to_json(), indent=2) if as_json else str(explanation)

@@ -1,0 +1,128 @@
+"""What is known about the keys of a stream before it is joined: a sample of it, and what R has for that sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from semistream.columns.keys import KeyCoder
+from semistream.cost.probability import FrequencySample, KeyClasses, zipf
+from semistream.errors import BudgetError
+from semistream.master.base import Master
+from semistream.operators.inlj import IndexNestedLoopJoin
+from semistream.spec import JoinSpec
+
+#: Zipf's exponent of a stream nobody has seen: what the papers call market data
+ASSUMED_EXPONENT = 1.0
+#: stream tuples that are looked up in R to learn how many match; each may cost a seek
+_PROBED = 1024
+_SAMPLE_SEED = 20_140_209
+
+
+@dataclass(frozen=True)
+class StreamFacts:
+    """The keys of a stream: how often each comes, and how many master tuples it meets."""
+
+    keys: KeyClasses
+    #: tuples this was learnt from; 0: nothing is known and it is assumed
+    seen: int
+    exponent: float
+    #: share of the stream without a match, and master tuples of a key that has some
+    absent: float = 0.0
+    rows_a_key: float = 1.0
+
+    @staticmethod
+    def assumed(n_rows: int, exponent: float = ASSUMED_EXPONENT, absent: float = 0.0) -> StreamFacts:
+        """A stream by Zipf's law over R's keys."""
+        return StreamFacts(zipf(max(n_rows, 1), exponent, absent=absent), 0, exponent, absent)
+
+    def text(self) -> str:
+        """One line for people."""
+        known = f"a sample of {self.seen:,} tuples" if self.seen else "nothing is known, assumed"
+        return (
+            f"{known}: Zipf exponent about {self.exponent:.2f}, {self.absent:.0%} without a match, "
+            f"{self.rows_a_key:.3g} master tuples a key"
+        )
+
+
+class StreamSample:
+    """Learns the facts of a stream from batches of it, in bounded memory."""
+
+    def __init__(self, master: Master, spec: JoinSpec, schema: pa.Schema, capacity: int = 1 << 16) -> None:
+        self._master, self._spec = master, spec
+        self._at = [schema.get_field_index(name) for name in spec.stream_on]
+        self._coder = KeyCoder.for_stream(
+            [schema.field(name).type for name in spec.stream_on],
+            [master.schema.field(name).type for name in spec.master_on],
+            mask=master.coder.mask,
+        )
+        self._random = np.random.default_rng(_SAMPLE_SEED)
+        self._counts = FrequencySample(capacity)
+        #: of the stream: tuples looked at, and without a usable key
+        self._null = 0
+        self._absent = 0.0
+        self._rows_a_key = 1.0
+
+    @property
+    def seen(self) -> int:
+        return self._counts.seen + self._null
+
+    def top_share(self, keys: int) -> float:
+        """Share of the stream that the so many most frequent keys have, at least."""
+        return self._counts.top_share(keys)
+
+    def forget(self) -> None:
+        """Begin anew: the stream has changed."""
+        self._counts = FrequencySample(self._counts.capacity)
+        self._null = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Count a batch, or as much of it, drawn at random, as the sample holds."""
+        part = self._drawn(batch, self._counts.capacity)
+        codes, valid = self._coder.codes([part.column(at) for at in self._at])
+        if valid is not None:
+            self._null += int(len(valid) - valid.sum())
+            codes = codes[valid]
+        self._counts.add(codes)
+
+    def probe(self, batch: pa.RecordBatch, budget_bytes: int) -> None:
+        """Look some tuples up in R, where that is possible without a scan: how many match, and how often.
+
+        The join that does it has the whole budget, for the real one is not open yet; where even that is too little
+        for a page, the facts stay as they were.
+        """
+        if not self._master.has_index or not batch.num_rows:
+            return
+        some = self._drawn(batch, _PROBED)
+        spec = JoinSpec(self._spec.stream_on, self._spec.master_on, "left", ())
+        try:
+            with IndexNestedLoopJoin(self._master, spec, budget_bytes) as look_up:
+                rows = sum(found.num_rows for found in look_up.push(some.select(list(dict.fromkeys(spec.stream_on)))))
+                missing = look_up.stats.unmatched
+        except BudgetError:
+            return
+        self.matched(some.num_rows, missing, rows - missing)
+
+    def matched(self, tuples: int, unmatched: int, rows: int) -> None:
+        """Take over how many of so many tuples matched nothing, and how many joined rows the others gave."""
+        if not tuples:
+            return
+        self._absent = min(unmatched / tuples, 0.999)
+        if tuples > unmatched:
+            self._rows_a_key = max(rows / (tuples - unmatched), 1.0)
+
+    def _drawn(self, batch: pa.RecordBatch, rows: int) -> pa.RecordBatch:
+        if batch.num_rows <= rows:
+            return batch
+        return batch.take(pa.array(np.sort(self._random.choice(batch.num_rows, rows, replace=False))))
+
+    def facts(self) -> StreamFacts:
+        """What the sample says; what it does not know is assumed."""
+        in_r = max(self._master.n_rows / self._rows_a_key, 1.0)
+        if not self._counts.seen:
+            return StreamFacts.assumed(int(in_r), absent=self._absent)
+        domain = max(int(in_r / (1.0 - self._absent)), 1)
+        keys = self._counts.classes(domain, rows_a_key=self._rows_a_key, absent=self._absent)
+        return StreamFacts(keys, self.seen, self._counts.exponent(domain), self._absent, self._rows_a_key)

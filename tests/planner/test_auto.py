@@ -1,0 +1,141 @@
+"""algorithm="auto": exact whatever it chooses, and it changes its mind when the stream does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.planner.conftest import ROWS
+
+from semistream import open_join
+from semistream.cost.profile import paper_profile, typical_profile
+from semistream.errors import ConfigError, SemiStreamError
+from semistream.planner import auto
+from semistream.planner.explain import Explanation
+from semistream.testing import assert_same_rows, reference_join
+from semistream.workloads.relation import KEY, MASTER_ROW_BYTES, STREAM_SCHEMA, stream_batches
+
+BUDGET = ROWS * MASTER_ROW_BYTES // 6
+
+
+def stream(rows: int, skew: float, seed: int = 3, keys: int = ROWS) -> list[pa.RecordBatch]:
+    return list(stream_batches(rows, keys, skew, seed=seed, batch_rows=2_000))
+
+
+def joined(join: auto.AutoJoin, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    rows = [row for batch in batches for row in join.push(batch)]
+    return [*rows, *join.drain()]
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
+def test_exact(table: pa.Table, store: Path, how: str) -> None:
+    batches = stream(20_000, 0.9, keys=int(ROWS * 1.3))
+    with open_join("auto", master=store, on=KEY, how=how, memory=BUDGET) as join:
+        rows = joined(join, batches)
+        assert join.output_schema is not None
+        result = pa.Table.from_batches(rows, join.output_schema)
+        assert join.stats.tuples_in == 20_000
+        assert join.memory.peak_bytes <= BUDGET
+    assert_same_rows(result, reference_join(pa.Table.from_batches(batches), table, KEY, how))
+
+
+def test_the_plan_is_revised_when_the_skew_changes(
+    table: pa.Table, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto, "_FIRST_CHECK", 20_000)
+    monkeypatch.setattr(auto, "_SAMPLED_BATCHES", 1)
+    calm, hot = stream(40_000, 0.0), stream(80_000, 1.4, seed=9)
+    with open_join("auto", master=store, on=KEY, how="left", memory=BUDGET // 2, profile=paper_profile()) as join:
+        rows = joined(join, calm)
+        before = join.algorithm
+        rows += joined(join, hot)
+        after = join.algorithm
+        told = join.explain()
+        assert join.stats.tuples_in == 120_000
+        assert join.stats.finished == 120_000
+        assert join.memory.peak_bytes <= BUDGET // 2
+        result = pa.Table.from_batches(rows, join.output_schema)
+    assert before != after
+    assert any(f"{after} instead of {before}" in why for why in told.revisions)
+    assert "revised: the 64 hottest keys have" in str(told)
+    assert_same_rows(result, reference_join(pa.Table.from_batches(calm + hot), table, KEY, "left"))
+
+
+def test_a_right_plan_stands(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "_FIRST_CHECK", 20_000)
+    monkeypatch.setattr(auto, "_RATE_FACTOR", 1e9)
+    with open_join("auto", master=store, on=KEY, memory=BUDGET, profile=typical_profile()) as join:
+        joined(join, stream(300_000, 1.0))
+        told = join.explain().revisions
+        assert all(why.endswith("stays the best") for why in told), told
+
+
+def test_snapshot_and_restore(table: pa.Table, store: Path) -> None:
+    batches = stream(20_000, 0.8)
+    with open_join("auto", master=store, on=KEY, memory=BUDGET, profile=paper_profile()) as first:
+        rows = [row for batch in batches[:5] for row in first.push(batch)]
+        saved, chosen = first.snapshot(), first.algorithm
+    with open_join("auto", master=store, on=KEY, memory=BUDGET, profile=typical_profile()) as second:
+        second.restore(saved)
+        assert second.algorithm == chosen
+        rows += joined(second, batches[5:])
+        result = pa.Table.from_batches(rows, second.output_schema)
+    assert_same_rows(result, reference_join(pa.Table.from_batches(batches), table, KEY, "inner"))
+
+
+def test_restored_before_it_began(store: Path) -> None:
+    with open_join("auto", master=store, on=KEY, memory=BUDGET) as join:
+        saved = join.snapshot()
+    with open_join("auto", master=store, on=KEY, memory=BUDGET) as join:
+        join.restore(saved)
+        assert list(join.drain()) == []
+
+
+def test_empty_stream(store: Path) -> None:
+    with open_join("auto", master=store, on=KEY, memory=BUDGET, stream_schema=STREAM_SCHEMA) as join:
+        assert list(join.push(pa.RecordBatch.from_pylist([], schema=STREAM_SCHEMA))) == []
+        assert list(join.drain()) == []
+        assert "nothing is known" in str(join.explain())
+
+
+def test_parquet_in_place(table: pa.Table, parquet: Path) -> None:
+    batches = stream(10_000, 1.0)
+    with open_join("auto", master=parquet, on=KEY, memory="20MB") as join:
+        rows = joined(join, batches)
+        result = pa.Table.from_batches(rows, join.output_schema)
+    narrow = table.select([KEY, "m01", "m02", "m03"])
+    assert_same_rows(result, reference_join(pa.Table.from_batches(batches), narrow, KEY, "inner"))
+
+
+def test_explain_of_a_named_algorithm(store: Path) -> None:
+    batches = stream(40_000, 1.0)
+    options = {"memory": BUDGET, "sample": batches[0], "profile": typical_profile(), "cache_share": 0.3}
+    with open_join("cachejoin", master=store, on=KEY, **options) as join:  # type: ignore[arg-type]
+        before: Explanation = join.explain()
+        assert before.chosen.algorithm == "cachejoin"
+        assert before.chosen.options == {"cache_share": 0.3}
+        assert before.measured is None
+        for batch in batches:
+            list(join.push(batch))
+        after = join.explain().to_json()
+    assert after["measured"]["tuples"] == 40_000
+    assert after["measured"]["memory_bytes"] <= BUDGET
+    assert abs(after["predicted"]["memory_bytes"] / after["measured"]["memory_bytes"] - 1) < 0.1
+    assert after["runner_up"]["algorithm"] != "cachejoin"
+    assert after["stream"]["seen"] == batches[0].num_rows
+
+
+def test_what_is_refused(store: Path) -> None:
+    with pytest.raises(ConfigError, match="'auto' has no option 'cache_share'"):
+        open_join("auto", master=store, on=KEY, cache_share=0.5)  # type: ignore[call-overload]
+    with (
+        open_join("auto", master=store, on=KEY, memory=BUDGET) as join,
+        pytest.raises(SemiStreamError, match="nothing is planned yet"),
+    ):
+        join.explain()
+    with (
+        open_join("ssbj", master=store, on=KEY, memory=BUDGET) as named,
+        pytest.raises(ConfigError, match="schema is not known"),
+    ):
+        named.explain()
