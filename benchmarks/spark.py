@@ -15,6 +15,7 @@ DIR keeps the generated data for the next time.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -189,53 +190,75 @@ def show(results: list[Result]) -> None:
 
 
 class Watch(threading.Thread):
-    """The largest memory of Spark's Python workers, seen from outside."""
+    """Memory of Spark's Python processes, seen from outside: their own (anonymous and shared, pages that several of
+    them share counted once), and the files of the shared cache."""
 
-    def __init__(self) -> None:
+    def __init__(self, local: Path) -> None:
         super().__init__(daemon=True)
+        self._local = local
         self.done = False
         self.workers = 0
-        self.own = 0
-        self.shared_cache = 0
+        self.own: list[int] = []
+        self.cache_files = 0
 
     def run(self) -> None:
         while not self.done:
-            own = shared = workers = 0
+            own = workers = 0
             for process in psutil.Process().children(recursive=True):
                 try:
                     if "python" not in process.name():
                         continue
-                    told = Path(f"/proc/{process.pid}/status").read_text()
                     maps = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
                 except (psutil.Error, OSError):
                     continue
-                own += _kilobytes(told, "RssAnon") + _kilobytes(told, "RssShmem")
-                shared += _kilobytes(maps, "Pss_File")
+                own += _kilobytes(maps, "Pss_Anon") + _kilobytes(maps, "Pss_Shmem")
                 workers += 1
-            self.own, self.workers = max(self.own, own * 1024), max(self.workers, workers)
-            self.shared_cache = max(self.shared_cache, shared * 1024)
+            self.workers = max(self.workers, workers)
+            self.own.append(own * 1024)
+            self.cache_files = max(self.cache_files, _cache_bytes(self._local))
             time.sleep(0.1)
+
+
+def _cache_bytes(local: Path) -> int:
+    total = 0
+    for path in local.glob("**/semistream/*/*/*"):
+        with contextlib.suppress(OSError):
+            total += path.stat().st_size
+    return total
 
 
 def _kilobytes(text: str, name: str) -> int:
     return next((int(line.split()[1]) for line in text.splitlines() if line.startswith(name + ":")), 0)
 
 
-def memory_run(spark: SparkSession, data: Data, batches: int, memory: int) -> None:
-    """`batches` micro-batches of 100 k; what the worker processes hold at most."""
-    watch = Watch()
-    watch.start()
-    result = Result(data.rows, 100_000, memory)
-    run(spark, "sweepjoin left", data, result, 0, batches)
-    watch.done = True
-    watch.join()
-    local = Path(spark.conf.get("spark.local.dir") or tempfile.gettempdir())
+def memory_run(spark: SparkSession, data: Data, batches: int, memory: int, local: Path) -> None:
+    """`batches` micro-batches of 100 k: what the Python processes hold at most, and without a join."""
+    held = {}
+    for name, count in (("transport", 10), ("sweepjoin left", batches)):
+        watch = Watch(local)
+        watch.start()
+        run(spark, name, data, Result(data.rows, 100_000, memory), 0, count)
+        watch.done = True
+        watch.join()
+        held[name] = watch
+    base, joined = held["transport"], held["sweepjoin left"]
+    third = len(joined.own) // 3
+    more = max(joined.own) - max(base.own)
     left = [path for path in local.glob("**/semistream/*/*") if path.is_file()]
-    console.print(
-        f"memory = {memory / 1e6:.0f} MB, {batches} batches: {watch.workers} Python processes held at most "
-        f"{watch.own / 1e6:.0f} MB of their own (anonymous and shared), mapped files (cache, R, libraries) "
-        f"{watch.shared_cache / 1e6:.0f} MB; cache files left: {len(left)}"
-    )
+    table = Table(title=f"memory = {memory / 1e6:.0f} MB, {batches} batches, {joined.workers} Python processes; MB")
+    for column in ("held at most", "MB"):
+        table.add_column(column)
+    for label, size in (
+        ("of their own, without a join", max(base.own)),
+        ("of their own, with it", max(joined.own)),
+        ("difference", more),
+        ("in the first third of the run", max(joined.own[:third])),
+        ("in the last third", max(joined.own[-third:])),
+        ("cache files, two generations while one replaces the other", joined.cache_files),
+    ):
+        table.add_row(label, f"{size / 1e6:.0f}")
+    console.print(table)
+    console.print(f"files left behind: {len(left)}")
 
 
 def main() -> None:
@@ -267,7 +290,7 @@ def main() -> None:
         for count in rows:
             data = Data(folder, int(count))
             if options.memory_run:
-                memory_run(spark, data, 50, int(options.memory))
+                memory_run(spark, data, 50, int(options.memory), local)
                 continue
             for batch in sizes:
                 results.append(measure(spark, data, int(count), int(batch), int(options.warm), not options.no_native))

@@ -1,4 +1,4 @@
-"""The commands of `semistream`: operators, a join of Parquet files, a pipeline, the papers' figures, a demonstration.
+"""The commands of `semistream`: what operators there are, a join of Parquet files, plans, a pipeline, a demonstration.
 
 Standard output carries results only; notices, progress and errors go to standard error. Every error that a
 user can cause is one line there and exit status 2.

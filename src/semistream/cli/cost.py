@@ -280,7 +280,7 @@ def _workload(
 
         def given() -> Iterator[pa.RecordBatch]:
             left = tuples
-            for batch in source.batches(list(source.schema.names), 0, DEFAULT_BATCH_ROWS, threads=False):
+            for batch in source.batches(list(source.schema.names), 0, min(20_000, tuples // 10), threads=False):
                 yield batch.slice(0, left)
                 left -= batch.num_rows
                 if left <= 0:
@@ -302,7 +302,7 @@ def _workload(
     from semistream.workloads.zipf import key_probabilities
 
     def generated() -> Iterator[pa.RecordBatch]:
-        return stream_batches(tuples, rows, skew, seed=2, batch_rows=20_000)
+        return stream_batches(tuples, rows, skew, seed=2, batch_rows=min(20_000, tuples // 10))
 
     with tempfile.TemporaryDirectory(prefix="semistream-tune-") as folder:
         reader = pa.RecordBatchReader.from_batches(MASTER_SCHEMA, master_batches(rows, seed=1))

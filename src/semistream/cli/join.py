@@ -55,7 +55,7 @@ def join(
     out: Annotated[Path, typer.Option(help="Where to write: a file if it ends in .parquet, else a folder.")],
     how: Annotated[str, typer.Option(help="inner, left, semi or anti.")] = "inner",
     select: Annotated[str | None, typer.Option(metavar="A,B", help="Master columns wanted (default: all).")] = None,
-    algorithm: Annotated[str, typer.Option(help="A name that `semistream algorithms` lists.")] = "sweepjoin",
+    algorithm: Annotated[str, typer.Option(help="A name that `semistream algorithms` lists, or auto.")] = "sweepjoin",
     memory: Annotated[str, typer.Option(help="The budget of bytes; on Spark that of each executor.")] = "64MB",
     batch_rows: Annotated[int, typer.Option(help="Stream tuples read at a time.")] = DEFAULT_BATCH_ROWS,
     engine: Annotated[str, typer.Option(help="local (this process) or spark.")] = "local",
@@ -77,7 +77,8 @@ def join(
             from semistream.cli.master import prepare_master
             from semistream.master.parquet import ParquetFiles
             from semistream.operators.registry import resolve
-        name = resolve(algorithm).name
+            from semistream.planner.plan import AUTO
+        name = AUTO if algorithm == AUTO else resolve(algorithm).name
         require(stream, "stream")
         require(master, "master data")
         source = ParquetFiles(stream)
@@ -91,7 +92,8 @@ def join(
 
 
 def _here(job: Job, output: ParquetOutput) -> dict[str, object]:
-    from semistream.operators.registry import open_join
+    from semistream.planner.auto import AutoJoin
+    from semistream.planner.open import open_join
 
     with (
         open_join(
@@ -115,6 +117,8 @@ def _here(job: Job, output: ParquetOutput) -> dict[str, object]:
         output.finish()
         seconds = time.perf_counter() - started
         stats, report = operator.stats, operator.memory
+        if isinstance(operator, AutoJoin):
+            note(f"auto: {operator.algorithm or 'no operator'} did it")
     return _result(job, stats.tuples_in, stats.rows_out, stats.hit_rate, report.peak_bytes, stats.pages_read, seconds)
 
 

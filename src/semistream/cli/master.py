@@ -40,7 +40,8 @@ def prepare_master(
     notes: Console,
 ) -> Path:
     """The path to open as R; `keys` maps the stream's names of the key columns to the master's."""
-    if is_store(master) or not OPERATORS[algorithm].needs_index:
+    if is_store(master) or algorithm not in OPERATORS or not OPERATORS[algorithm].needs_index:
+        # A planner ("auto") takes R as it is: whether it has an index is part of its choice.
         return master
     files = ParquetFiles(master)
     # Asked before the copy is made, for it may take minutes.

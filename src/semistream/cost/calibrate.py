@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow.parquet as pq
 
 from semistream.cost import micro
 from semistream.cost.clock import PRICING, CostClock, counted
@@ -51,11 +52,13 @@ _RUNS = (
     ("large", 2_000_000, 1.0),
     ("large", 4_000_000, 0.0),
     ("large", 4_000_000, 1.0),
+    ("large", 12_000_000, 1.0),
+    ("large", 60_000_000, 0.0),
 )
 #: costs that are an operator's own: beginning and ending chunks and turns, output from where its rows stand, and what
 #: it does for a key it looked up
 _OWN = ("c_C", "c_T", "c_O", "c_L")
-_PRIOR = 0.15
+_PRIOR = 0.3
 _SEED = 11
 
 
@@ -137,7 +140,9 @@ def calibrate(
     with tempfile.TemporaryDirectory(prefix="semistream-calibrate-", dir=folder) as place:
         tell("reads")
         by_key = _masters(Path(place), "key")
-        io = measure_io(by_key.large)
+        plain = Path(place) / "large.parquet"
+        pq.write_table(micro.master_table(_LARGE_ROWS), plain, row_group_size=65_536)
+        io = measure_io(by_key.large, open_master(plain, (micro.KEY,)))
         yardstick = Yardstick(by_key.small)
         usual = float(np.median([yardstick.seconds(time.process_time) for _ in range(_REPEATS)]))
         usual_wall = float(np.median([yardstick.seconds(time.perf_counter) for _ in range(_REPEATS)]))
@@ -189,7 +194,7 @@ def interval(values: Floats) -> UnitCost:
 # ------------------------------------------------------------------------------------------------- reads
 
 
-def measure_io(master: Master) -> dict[str, IoCost]:
+def measure_io(master: Master, parquet: Master) -> dict[str, IoCost]:
     """c_I/O of each way to read; where the file system has no O_DIRECT, that of buffered reads stands in."""
     columns = [column for column in master.schema.names if column != micro.KEY]
     io: dict[str, IoCost] = {}
@@ -201,6 +206,7 @@ def measure_io(master: Master) -> dict[str, IoCost]:
             io[mode] = io["buffered"]
     with master.open(columns) as reader:
         io["mapped"] = _map_cost(reader)
+    io["parquet"] = _decode_cost(parquet)
     return {mode: io[mode] for mode in IO_MODES}
 
 
@@ -239,6 +245,27 @@ def _timed_load(disk: DiskBuffer, first: int, pages: int) -> tuple[float, float]
     disk.load(first, pages)
     seconds = time.perf_counter() - start
     return float(disk.bytes_read - before), seconds
+
+
+def _decode_cost(parquet: Master) -> IoCost:
+    """Parquet in place: full scans in steps of two sizes, which tell the cost of a step from that of its bytes."""
+    columns = [column for column in parquet.schema.names if column != micro.KEY]
+    steps, speeds = [], []
+    for _ in range(_REPEATS // 5):
+        points = []
+        for rows in (2_048, 16_384):
+            with parquet.open(columns, page_rows=rows) as reader:
+                disk = DiskBuffer(reader, 1)
+                start = time.thread_time()
+                for page in range(reader.n_pages):
+                    disk.load(page, 1)
+                points.append((time.thread_time() - start, reader.n_pages, disk.bytes_read))
+        (much, many, size), (less, few, _) = points
+        step = max((much - less) / (many - few), 0.0)
+        steps.append(step)
+        speeds.append(size / max(less - few * step, 1e-9))
+    step_cost, speed = interval(np.array(steps)), interval(np.array(speeds))
+    return IoCost(step_cost, step_cost, speed)
 
 
 def _map_cost(reader: PageReader) -> IoCost:
@@ -296,7 +323,7 @@ def measure_runs(algorithm: str, masters: _Masters, base: CostProfile, yardstick
 def own_costs(runs: Runs, usual: dict[str, UnitCost]) -> dict[str, UnitCost]:
     """What runs take beyond what the unit costs explain: per chunk, per turn, per output row.
 
-    Six short runs tell four costs apart only roughly; where they do not, an operator's cost is the usual one, where
+    Eight short runs tell four costs apart only roughly; where they do not, an operator's cost is the usual one, where
     that is known.
     """
     prior = [usual[symbol].seconds if symbol in usual else 0.0 for symbol in _OWN]

@@ -92,11 +92,16 @@ class CostClock:
         counts: Mapping[str, float],
         *,
         direct: bool = False,
+        parquet: bool = False,
         row_bytes: float = REFERENCE_ROW_BYTES,
     ) -> VirtualTime:
-        """Virtual time of these counts (names of `JoinStats`, and "chunks"), with output rows of `row_bytes`."""
+        """Virtual time of these counts (names of `JoinStats`, and "chunks"), with output rows of `row_bytes`.
+
+        R is a page store, read past the page cache if `direct`, or Parquet in place.
+        """
         pricing = PRICING[algorithm]
-        terms = {"c_I/O": self._io(pricing, counts, direct)}
+        mode = "parquet" if parquet else "direct" if direct else "mapped" if pricing.mapped else "buffered"
+        terms = {"c_I/O": self._io(pricing, counts, mode)}
         for symbol, counters in pricing.operations.items():
             number = sum(counts.get(name, 0.0) for name in counters)
             scale = row_bytes / REFERENCE_ROW_BYTES if symbol == "c_O" else 1.0
@@ -104,11 +109,10 @@ class CostClock:
         phases = self._phases(pricing, counts, terms)
         return VirtualTime(max(phases), phases, terms)
 
-    def _io(self, pricing: Pricing, counts: Mapping[str, float], direct: bool) -> float:
+    def _io(self, pricing: Pricing, counts: Mapping[str, float], mode: str) -> float:
         reads = counts.get("reads", 0.0)
         seeks = reads if pricing.seeks is None else min(counts.get(pricing.seeks, 0.0), reads)
-        cost = self.profile.io["direct" if direct else "mapped" if pricing.mapped else "buffered"]
-        return cost.seconds(seeks, reads - seeks, counts.get("bytes_read", 0.0))
+        return self.profile.io[mode].seconds(seeks, reads - seeks, counts.get("bytes_read", 0.0))
 
     @staticmethod
     def _phases(pricing: Pricing, counts: Mapping[str, float], terms: Mapping[str, float]) -> tuple[float, ...]:
@@ -130,8 +134,12 @@ class CostClock:
     def since(self, join: SemiStreamJoin, before: JoinStats | None = None, *, batch: int | None = None) -> VirtualTime:
         """Virtual time of what a join has done, since `before` (a copy of its stats) if given."""
         counts = counted(join, before, batch=batch)
-        width = row_bytes(join)
-        return self.price(join.name, counts, direct=join._direct, row_bytes=width)
+        return self.price_of(join, counts)
+
+    def price_of(self, join: SemiStreamJoin, counts: Mapping[str, float]) -> VirtualTime:
+        """Virtual time of these counts for a join as it was opened."""
+        parquet = not join.master.has_index
+        return self.price(join.name, counts, direct=join._direct, parquet=parquet, row_bytes=row_bytes(join))
 
 
 def counted(join: SemiStreamJoin, before: JoinStats | None = None, *, batch: int | None = None) -> dict[str, float]:

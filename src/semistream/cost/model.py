@@ -88,7 +88,7 @@ def predict(
         "chunks": chunks_a_tuple(division.chunk, s.batch),
         **counts,
     }
-    price = CostClock(profile).price(algorithm, full, direct=s.direct, row_bytes=s.v_O)
+    price = CostClock(profile).price(algorithm, full, direct=s.direct, parquet=not s.has_index, row_bytes=s.v_O)
     turns = full.get("iterations", 0.0)
     w = 1.0 / turns if turns > 0 else float(s.batch)
     asked = full.get("cache_hits", 0.0) + full.get("cache_misses", 0.0)

@@ -34,7 +34,8 @@ SYMBOLS = {
     "c_C": "begin and end one chunk of the stream",
     "c_T": "begin and end one turn of the main loop, its output batches included",
 }
-IO_MODES = ("direct", "buffered", "mapped")
+#: how R is read; "parquet" is decoding in place
+IO_MODES = ("direct", "buffered", "mapped", "parquet")
 #: width of the output rows that c_O was measured with; other widths in proportion
 REFERENCE_ROW_BYTES = 132
 FORMAT = 1

@@ -64,6 +64,8 @@ class Setting:
     columns: int = 15
     #: bytes a page has in memory (all columns), as the operators count what they map
     row_bytes: float = 120.0
+    #: bytes a row counts for where R has no buffer of its own: its columns that are read, long values without
+    read_row_bytes: float = 120.0
     #: stream tuples a `push`
     batch: int = 100_000
     direct: bool = False
@@ -85,7 +87,7 @@ class Setting:
     def read_bytes(self, pages: int) -> float:
         """Bytes that a load of so many pages counts."""
         if not self.has_buffer:
-            return pages * self.page_rows * self.row_bytes
+            return pages * self.page_rows * self.read_row_bytes
         return self.buffer_bytes(pages) - 8 * pages * self.page_rows - self.held_fixed - pages * self.held_bytes
 
     def with_options(self, **options: float) -> Setting:
@@ -153,6 +155,7 @@ class Setting:
             held_fixed=held_fixed,
             columns=len(columns) + 1,
             row_bytes=master.row_bytes,
+            read_row_bytes=8.0 + fixed,
             batch=batch,
             direct=direct,
             drained=drained,

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from semistream.cost.clock import CostClock, counted, row_bytes
+from semistream.cost.clock import CostClock, counted
 from semistream.cost.model import Prediction
 from semistream.cost.profile import CostProfile
 from semistream.cost.registry import predict_join
@@ -266,7 +266,7 @@ def measured_point(
         if not sizes:
             raise ConfigError(f"the stream ended within the {warm} tuples of the warm-up; give a longer one")
         counts = counted(join, before, batch=max(sizes))
-        price = CostClock(profile).price(join.name, counts, direct=join._direct, row_bytes=row_bytes(join))
+        price = CostClock(profile).price_of(join, counts)
         seconds = price.serial_seconds if serial else price.seconds
         cache = getattr(join, "cache", None)
         d = float(join.buffer_pages * join.reader.page_rows)

@@ -128,6 +128,10 @@ class PageReader(ABC):
     def read(self, first_page: int, n_pages: int, buffer: Bytes) -> PageBlock:
         """Consecutive pages (fewer at the end of R), valid until the buffer is used again."""
 
+    def read_bytes(self, block: PageBlock) -> int:
+        """Bytes that `read` moved for a block; readers without a buffer say how large its fixed-width columns are."""
+        return self.buffer_bytes(len(block.pages)) or int(block.n_rows * (8 + sum(self.physical.widths)))
+
     def read_runs(self, pages: Int64s, buffer: Bytes, gap_bytes: int) -> RunRead:
         """As many of the sorted distinct `pages` as fit, in one sweep.
 

@@ -47,7 +47,7 @@ class DiskBuffer:
         copy_codes(block.base, block.rows, block.kind, block.data, self.codes)
         self.pages_read += len(block.pages)
         self.reads += 1
-        self.bytes_read += self.reader.buffer_bytes(len(block.pages))
+        self.bytes_read += self.reader.read_bytes(block)
         return block
 
     def load_runs(self, pages: Int64s, gap_bytes: int) -> tuple[PageBlock, int]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from semistream.cost.clock import CostClock, counted, row_bytes
+from semistream.cost.clock import CostClock, counted
 from semistream.operators.base import SemiStreamJoin
 from semistream.planner.plan import Candidate, Plan
 
@@ -46,9 +46,7 @@ class Measured:
         tuples = join.stats.tuples_in
         if not tuples:
             return None
-        price = CostClock(plan.profile).price(
-            join.name, counted(join, batch=batch), direct=join._direct, row_bytes=row_bytes(join)
-        )
+        price = CostClock(plan.profile).price_of(join, counted(join, batch=batch))
         report = join.memory
         return Measured(
             tuples=tuples,

@@ -22,7 +22,9 @@ from pyspark.sql.types import StructField, StructType
 from semistream.errors import BudgetError, ConfigError, SchemaError, StoreError
 from semistream.master.format import is_store
 from semistream.operators.registry import resolve
+from semistream.planner.plan import AUTO
 from semistream.spark import metrics, worker
+from semistream.spark.auto import fallback, planned_with_delay
 from semistream.spark.carry import run_carrying
 from semistream.spark.cleanup import watch
 from semistream.spark.paths import shared_path
@@ -57,7 +59,8 @@ def enrich(
     `master` is the path of a page store (`build_master`), or of Parquet data for a scan operator; all executors must
     see it. `memory` is the budget of one executor, shared by its tasks. `shuffle="key"` sends equal keys to the same
     task, which on a cluster divides the cache instead of copying it; `shards` is then the number of tasks. `name` is
-    what the metrics call this enrichment. `options` belong to the algorithm.
+    what the metrics call this enrichment. `options` belong to the algorithm; with "auto" the first tasks look at the
+    stream and choose one, and later ones revise that.
 
     Every tuple is finished in its micro-batch, unless `max_delay` ("30s") allows a scan operator to let it wait that
     long, so that many batches share one pass over R. What waits is kept in the query's `checkpoint`, the same path that
@@ -67,7 +70,9 @@ def enrich(
     dimension = describe(df, master, spec, parse_bytes(memory), algorithm, name, options)
     if max_delay is not None:
         delay = parse_seconds(max_delay)
-        if df.isStreaming and resolve(algorithm).access == "scan":
+        if algorithm == AUTO and df.isStreaming:
+            dimension = _planned(df, dimension, delay, checkpoint)
+        if df.isStreaming and dimension.algorithm != AUTO and resolve(dimension.algorithm).access == "scan":
             return _carry(df, dimension, delay, checkpoint, shuffle, shards)
     return _apply(df, (dimension,), shuffle, shards)
 
@@ -117,7 +122,7 @@ def describe(
         on=tuple(zip(spec.stream_on, spec.master_on, strict=True)),
         how=spec.how,
         select=spec.select,
-        algorithm=resolve(algorithm).name,
+        algorithm=AUTO if algorithm == AUTO else resolve(algorithm).name,
         suffix=spec.suffix,
         options=tuple(sorted(options.items())),
         memory=memory,
@@ -132,6 +137,12 @@ def describe(
 
 def _result(dimension: Dimension, schema: pa.Schema) -> pa.Schema:
     """The schema of the enriched stream."""
+    if dimension.algorithm == AUTO:
+        if dimension.options:
+            raise ConfigError(
+                f"algorithm='auto' has no option {dimension.options[0][0]!r}; options belong to an algorithm: name one"
+            )
+        dimension = replace(dimension, algorithm=fallback(dimension))
     try:
         with dimension.open(dimension.version) as join:
             return join.check(schema)
@@ -168,20 +179,31 @@ def _carry(
     shuffle: str | None,
     shards: int | None,
 ) -> DataFrame:
-    if checkpoint is None:
-        raise ConfigError(
-            "max_delay lets tuples wait between micro-batches, and they are kept in the query's checkpoint: give "
-            "checkpoint=, the checkpointLocation with which the query is started"
-        )
+    folder = _carry_folder(dimension, checkpoint)
     if shuffle not in (None, "key"):
         raise ConfigError(f"shuffle={shuffle!r} cannot be had with max_delay, which needs shuffle='key'; leave it out")
-    folder = shared_path(checkpoint, "checkpoint") / FOLDER / _file_name(dimension.name)
     schema = result_schema(df, (dimension,))
     records = Records(folder)
     count = records.fix_shards(shards, df.sparkSession.sparkContext.defaultParallelism)
     stream = by_key(with_ticks(df, folder, max_delay), dimension, count)
     report = metrics.collector(df.sparkSession)
     return stream.mapInArrow(partial(_carrying_task, dimension, str(folder), max_delay, report), schema)
+
+
+def _planned(df: DataFrame, dimension: Dimension, max_delay: float, checkpoint: str | Path | None) -> Dimension:
+    """The dimension with the operator that the planner prefers where tuples may wait."""
+    folder = _carry_folder(dimension, checkpoint)
+    found = planned_with_delay(dimension, arrow_schema(df), max_delay, folder)
+    return dimension if found is None else replace(dimension, algorithm=found)
+
+
+def _carry_folder(dimension: Dimension, checkpoint: str | Path | None) -> Path:
+    if checkpoint is None:
+        raise ConfigError(
+            "max_delay lets tuples wait between micro-batches, and they are kept in the query's checkpoint: give "
+            "checkpoint=, the checkpointLocation with which the query is started"
+        )
+    return shared_path(checkpoint, "checkpoint") / FOLDER / _file_name(dimension.name)
 
 
 def _file_name(name: str) -> str:

@@ -53,6 +53,7 @@ class TaskMetrics:
     batch: int
     partition: int
     dimension: str
+    algorithm: str = ""
     rows_in: int = 0
     values: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -87,6 +88,7 @@ class TaskMetrics:
 
     def done(self, held: OpenJoin) -> TaskMetrics:
         now = held.join.stats.as_dict()
+        self.algorithm = held.join.name
         for name, counter in _COUNTS.items():
             self.values[name] = now[counter] - self._before.get(counter, 0)
         memory = held.join.memory
@@ -100,7 +102,7 @@ class TaskMetrics:
 
     def to_json(self) -> str:
         seconds = {f"seconds_{name}": round(spent, 6) for name, spent in self.seconds.items()}
-        told = {"rows_in": self.rows_in, **self.values, **seconds}
+        told = {"algorithm": self.algorithm, "rows_in": self.rows_in, **self.values, **seconds}
         return json.dumps([self.query, self.batch, self.partition, self.dimension, told])
 
 
@@ -128,7 +130,7 @@ class _Store:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._batches: OrderedDict[tuple[str, int], dict[tuple[str, int], dict[str, float]]] = OrderedDict()
+        self._batches: OrderedDict[tuple[str, int], dict[tuple[str, int], dict[str, Any]]] = OrderedDict()
 
     def add(self, text: str) -> None:
         query, batch, partition, dimension, told = json.loads(text)
@@ -137,13 +139,13 @@ class _Store:
             while len(self._batches) > _REMEMBERED_BATCHES:
                 self._batches.popitem(last=False)
 
-    def batch(self, query: str, batch: int, dimension: str | None) -> dict[str, float] | None:
+    def batch(self, query: str, batch: int, dimension: str | None) -> dict[str, Any] | None:
         with self._lock:
             found = dict(self._batches.get((query, batch), {}))
         told = [values for (name, _), values in found.items() if dimension in (None, name)]
         return _summary(told) if told else None
 
-    def rows(self) -> list[tuple[tuple[str, int, str], dict[str, float]]]:
+    def rows(self) -> list[tuple[tuple[str, int, str], dict[str, Any]]]:
         with self._lock:
             keys = {(query, batch, name) for (query, batch), found in self._batches.items() for name, _ in found}
         return [(key, self.batch(*key) or {}) for key in sorted(keys)]
@@ -160,14 +162,15 @@ class _Store:
 _STORE = _Store()
 
 
-def _summary(told: list[dict[str, float]]) -> dict[str, float]:
-    summary = {name: sum(values.get(name, 0) for values in told) for name in _SUMS}
+def _summary(told: list[dict[str, Any]]) -> dict[str, Any]:
+    summary: dict[str, Any] = {name: sum(values.get(name, 0) for values in told) for name in _SUMS}
     summary |= {name: max(values.get(name, 0) for values in told) for name in _LARGEST}
     summary["carried"] = sum(values.get("carried", 0) for values in told)
     summary["seconds"] = sum(summary[name] for name in ("seconds_input", "seconds_join", "seconds_build"))
     asked = summary["hits"] + summary["misses"]
     summary["hit_rate"] = summary["hits"] / asked if asked else 0.0
     summary["tasks"] = len(told)
+    summary["algorithm"] = ", ".join(sorted({str(values["algorithm"]) for values in told if values.get("algorithm")}))
     return summary
 
 
@@ -178,7 +181,7 @@ def collector(spark: SparkSession) -> Accumulator[list[str]]:
     return spark.sparkContext.accumulator([], param)
 
 
-def of(query_id: str, batch_id: int, name: str | None = None) -> dict[str, float] | None:
+def of(query_id: str, batch_id: int, name: str | None = None) -> dict[str, Any] | None:
     """What a micro-batch did, over all tasks, in one dimension or in all; None if nothing is known of it.
 
     To be used in `StreamingQueryListener.onQueryProgress`: `of(str(event.progress.id), event.progress.batchId)`. A
@@ -192,7 +195,7 @@ def knows(query_id: str) -> bool:
     return _STORE.knows(query_id)
 
 
-def of_job(name: str | None = None) -> dict[str, float] | None:
+def of_job(name: str | None = None) -> dict[str, Any] | None:
     """What the last batch job did."""
     return of("job", -1, name)
 
@@ -205,6 +208,9 @@ def forget_job() -> None:
 def frame(spark: SparkSession) -> DataFrame:
     """All that is remembered, a row for each query, batch and dimension."""
     columns = (*_SUMS, *_LARGEST, "seconds", "hit_rate", "tasks")
-    rows = [(*key, *(float(told.get(column, 0)) for column in columns)) for key, told in _STORE.rows()]
+    rows = [
+        (*key, str(told.get("algorithm", "")), *(float(told.get(column, 0)) for column in columns))
+        for key, told in _STORE.rows()
+    ]
     kinds = ", ".join(f"{column} double" for column in columns)
-    return spark.createDataFrame(rows, f"query string, batch long, dimension string, {kinds}")
+    return spark.createDataFrame(rows, f"query string, batch long, dimension string, algorithm string, {kinds}")

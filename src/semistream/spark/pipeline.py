@@ -19,6 +19,7 @@ from typing import Any
 
 from semistream.errors import ConfigError, SemiStreamError
 from semistream.operators.registry import resolve
+from semistream.planner.plan import AUTO
 from semistream.spark.session import SECRET_NAME
 from semistream.spec import JoinSpec, parse_bytes, parse_seconds
 
@@ -279,7 +280,8 @@ def _enrichment(table: _Table, taken: set[str]) -> Enrichment:
     parse_bytes(enrichment.memory)
     if enrichment.max_delay is not None:
         parse_seconds(enrichment.max_delay)
-    resolve(enrichment.algorithm)
+    if enrichment.algorithm != AUTO:
+        resolve(enrichment.algorithm)
     return enrichment
 
 

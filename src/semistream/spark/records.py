@@ -14,6 +14,7 @@ import json
 import os
 import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,16 +150,7 @@ class Records:
     def fix_shards(self, wanted: int | None, default: int) -> int:
         """The number of shards, decided once: a tuple that waits must be found again by its shard."""
         path = self.folder / LAYOUT
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            fresh = self.folder / f".{LAYOUT}.{secrets.token_hex(8)}"
-            fresh.write_text(json.dumps({"shards": wanted or default}))
-            try:
-                os.link(fresh, path)
-            except FileExistsError:
-                pass
-            finally:
-                fresh.unlink()
+        write_once(path, {"shards": wanted or default})
         try:
             shards = int(json.loads(path.read_text())["shards"])
         except (ValueError, KeyError, TypeError) as error:
@@ -169,3 +161,18 @@ class Records:
                 "or start with another checkpoint"
             )
         return shards
+
+
+def write_once(path: Path, content: Mapping[str, object]) -> None:
+    """Publish a small JSON file, unless it is there already."""
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        fresh.write_text(json.dumps(content), encoding="utf-8")
+        os.link(fresh, path)
+    except FileExistsError:
+        pass
+    finally:
+        fresh.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,6 +24,8 @@ from semistream.master.leases import pin, unpin_before
 from semistream.operators.resident import fill, resident_bytes, resident_keys
 from semistream.parts.cache import Cache
 from semistream.parts.generation import Generations
+from semistream.planner.plan import AUTO
+from semistream.spark.auto import Chosen, Planner, peeked
 from semistream.spark.metrics import TaskMetrics
 from semistream.spark.plan import Dimension
 
@@ -160,6 +162,29 @@ def attach(
     return found
 
 
+_PLANNERS: dict[tuple[str, int], Planner] = {}
+
+
+def settle(
+    dimension: Dimension, at: int, task: TaskInfo, first: pa.RecordBatch | None
+) -> tuple[Dimension, tuple[Planner, Chosen] | None]:
+    """The dimension with an algorithm, which the plan of this executor names if the user did not."""
+    if dimension.algorithm != AUTO:
+        return dimension, None
+    folder = executor_folder() / (task.query or _JOB)
+    key = (f"{folder}/{dimension.signature}", at)
+    planner = _PLANNERS.setdefault(key, Planner(dimension, folder))
+    planner.dimension = dimension
+    named, chosen = planner.settle(first)
+    if planner.used is not None and planner.used.algorithm != named.algorithm:
+        # There is one budget: the operator that goes gives its part back first.
+        gone = _JOINS.pop((f"{folder}/{planner.used.signature}", at), None)
+        if gone is not None:
+            gone.close()
+    planner.used = named
+    return named, None if chosen is None else (planner, chosen)
+
+
 def detach(joins: Iterable[OpenJoin]) -> None:
     """Forget joins that a failed task may have left half-way."""
     for key, held in list(_JOINS.items()):
@@ -171,6 +196,8 @@ def drop_query(query: str) -> None:
     """Close what this process has open for a query that has ended, and remove its cache files."""
     folder = executor_folder() / query
     detach([held for (name, _), held in _JOINS.items() if Path(name).parent == folder])
+    for key in [key for key in _PLANNERS if Path(key[0]).parent == folder]:
+        del _PLANNERS[key]
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -180,10 +207,19 @@ def run(dimensions: tuple[Dimension, ...], batches: Iterator[pa.RecordBatch]) ->
     The last items are what the task has to say about itself, one for each dimension.
     """
     task = TaskInfo.current()
-    joins = [attach(each, at, task, version_of(each, task)) for at, each in enumerate(dimensions)]
     metrics = [TaskMetrics.begin(dimension, task) for dimension in dimensions]
+    stream = metrics[0].timed("input", batches)
+    first: pa.RecordBatch | None = None
+    if any(dimension.algorithm == AUTO for dimension in dimensions):
+        first, stream = peeked(stream)
+    chosen: list[tuple[Planner, Chosen] | None] = []
+    joins: list[OpenJoin] = []
+    for at, dimension in enumerate(dimensions):
+        version = version_of(dimension, task)
+        named, plan = settle(replace(dimension, version=version), at, task, first)
+        joins.append(attach(named, at, task, version))
+        chosen.append(plan)
     try:
-        stream = metrics[0].timed("input", batches)
         for held, told in zip(joins, metrics, strict=True):
             stream = told.timed("join", _finish(held, stream, told))
         yield from stream
@@ -195,6 +231,10 @@ def run(dimensions: tuple[Dimension, ...], batches: Iterator[pa.RecordBatch]) ->
             with told.phase("build"):
                 held.end(told.rows_in)
         yield from (told.done(held) for held, told in zip(joins, metrics, strict=True))
+        for plan, told in zip(chosen, metrics, strict=True):
+            if plan is not None and first is not None:
+                hits, misses = told.values["hits"], told.values["misses"]
+                plan[0].review(plan[1], first, hits, hits + misses)
     except BaseException:
         detach(joins)
         raise

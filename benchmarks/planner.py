@@ -1,0 +1,278 @@
+"""Does the planner pick well? Every operator runs in every setting; the pick is compared with the fastest.
+
+Settings are drawn once, by a fixed seed, from sizes of R, budgets, skews, shares without a match, batch sizes, finished
+batch by batch or not, with an index (page store) or without (Parquet). The planner sees what a user's join would show
+it: R, the budget, and one batch of the stream. Rates are wall-clock tuples a second after a warm-up. The fastest few of
+a setting and the pick are measured again, in turns, and the median counts.
+
+    python benchmarks/planner.py                     44 settings, about a quarter of an hour
+    python benchmarks/planner.py --settings 6        fewer, to see that it runs
+    python benchmarks/planner.py --save DIR          and keep the table as JSON
+
+None of these settings is used for calibration: that has data, sizes and budgets of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.table import Table
+
+from semistream import build_pages
+from semistream.cost.calibrate import calibrate
+from semistream.cost.profile import CostProfile
+from semistream.errors import BudgetError
+from semistream.master.base import Master
+from semistream.master.open import open_master
+from semistream.operators.registry import OPERATORS
+from semistream.planner.plan import Plan, make_plan
+from semistream.planner.stream import StreamSample
+from semistream.spec import JoinSpec
+from semistream.workloads.relation import KEY, MASTER_ROW_BYTES, master_table, stream_batches
+
+SEED = 17
+TUPLES = 400_000
+WITHIN, SHARE, WORST = 0.9, 0.9, 0.5
+WARM_S, MEASURED_S, AGAIN_S = 0.5, 0.4, 0.6
+ROUNDS, FINALISTS = 3, 4
+console = Console(width=150)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One setting."""
+
+    rows: int
+    memory: int
+    skew: float
+    unmatched: float
+    index: bool
+    batch: int
+    micro_batches: bool
+
+
+def cases(count: int) -> list[Case]:
+    """Drawn from all combinations, a fifth of them without an index."""
+    indexed = [
+        Case(rows, int(rows * MASTER_ROW_BYTES * share), skew, unmatched, True, batch, micro)
+        for rows, share, skew, unmatched, batch, micro in itertools.product(
+            (50_000, 200_000, 500_000),
+            (0.03, 0.1, 0.3, 1.5),
+            (0.0, 0.5, 1.0, 1.3),
+            (0.0, 0.3, 0.9),
+            (2_000, 20_000),
+            (False, True),
+        )
+    ]
+    plain = [
+        Case(rows, memory, skew, unmatched, False, batch, micro)
+        for rows, memory, skew, unmatched, batch, micro in itertools.product(
+            (200_000, 500_000), (12_000_000, 30_000_000), (0.0, 1.0), (0.0, 0.3), (20_000,), (False, True)
+        )
+    ]
+    dice = random.Random(SEED)
+    few = count // 5
+    return dice.sample(indexed, count - few) + dice.sample(plain, few)
+
+
+class Data:
+    """R as page stores and Parquet, and streams, made when first needed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._streams: dict[tuple[int, float, float, int], list[pa.RecordBatch]] = {}
+
+    def master(self, case: Case) -> Master:
+        kind = "store" if case.index else "parquet"
+        path = self._folder / f"{kind}-{case.rows}"
+        if not path.exists():
+            table = master_table(case.rows, seed=1)
+            if case.index:
+                build_pages(table, path, on=KEY, page_rows=64)
+            else:
+                pq.write_table(table.select([KEY, "m01", "m02", "m03"]), path, row_group_size=50_000)
+        return open_master(path, (KEY,))
+
+    def stream(self, case: Case) -> list[pa.RecordBatch]:
+        """Batches; the share without a match has keys behind R's last one, as many of them as R would have."""
+        key = (case.rows, case.skew, case.unmatched, case.batch)
+        if key not in self._streams:
+            self._streams.clear()
+            self._streams[key] = [
+                _missing(batch, case)
+                for batch in stream_batches(TUPLES, case.rows, case.skew, 2, batch_rows=case.batch)
+            ]
+        return self._streams[key]
+
+
+def _missing(batch: pa.RecordBatch, case: Case) -> pa.RecordBatch:
+    if not case.unmatched:
+        return batch
+    keys = batch.column(0)
+    # Whether a key is missing depends on the key alone: spread over all ranks.
+    spread = pc.bit_wise_and(pc.multiply(keys, 2_654_435_761), (1 << 20) - 1)
+    gone = pc.less(spread, int(case.unmatched * (1 << 20)))
+    moved = pc.if_else(gone, pc.add(pc.multiply(keys, 2), 2 * case.rows), keys)
+    return pa.RecordBatch.from_arrays([moved.cast(keys.type), *batch.columns[1:]], schema=batch.schema)
+
+
+def planned(case: Case, master: Master, first: pa.RecordBatch, profile: CostProfile) -> Plan:
+    spec = JoinSpec.make(KEY, "left")
+    sample = StreamSample(master, spec, first.schema)
+    sample.add(first)
+    sample.probe(first, case.memory)
+    return make_plan(
+        master,
+        spec,
+        first.schema,
+        case.memory,
+        sample.facts(),
+        profile=profile,
+        batch=case.batch,
+        micro_batches=case.micro_batches,
+    )
+
+
+class Runner:
+    """One operator in one setting, kept open so that it can be measured in turns with others."""
+
+    def __init__(self, name: str, master: Master, case: Case, stream: list[pa.RecordBatch], options: Any) -> None:
+        self.join = OPERATORS[name](master, JoinSpec.make(KEY, "left"), case.memory, **options)
+        self._stream = itertools.cycle(stream)
+        self._drains = case.micro_batches
+        self.run(WARM_S)
+
+    def run(self, seconds: float) -> float:
+        """Tuples a second over so much time, at least two batches."""
+        tuples, batches, started = 0, 0, time.perf_counter()
+        while batches < 2 or time.perf_counter() - started < seconds:
+            batch = next(self._stream)
+            _spend(self.join.push(batch))
+            if self._drains:
+                _spend(self.join.drain())
+            tuples, batches = tuples + batch.num_rows, batches + 1
+        return tuples / (time.perf_counter() - started)
+
+
+def _spend(outputs: Iterator[pa.RecordBatch]) -> None:
+    for _ in outputs:
+        pass
+
+
+def measure(case: Case, data: Data, profile: CostProfile) -> dict[str, Any]:
+    master, stream = data.master(case), data.stream(case)
+    started = time.perf_counter()
+    plan = planned(case, master, stream[0], profile)
+    planning = time.perf_counter() - started
+    choice = plan.choice
+    label = f"{choice.algorithm}*" if choice.options else choice.algorithm
+    contestants: dict[str, tuple[str, dict[str, Any]]] = {
+        each.algorithm: (each.algorithm, {}) for each in plan.candidates
+    }
+    contestants[label] = (choice.algorithm, dict(choice.options))
+    first: dict[str, float] = {}
+    for name, (algorithm, options) in contestants.items():
+        try:
+            runner = Runner(algorithm, master, case, stream, options)
+        except BudgetError:
+            continue
+        with runner.join:
+            first[name] = runner.run(MEASURED_S)
+    finalists = sorted(first, key=lambda name: -first[name])[:FINALISTS]
+    if label not in finalists:
+        finalists.append(label)
+    runners = {name: Runner(contestants[name][0], master, case, stream, contestants[name][1]) for name in finalists}
+    rates: dict[str, list[float]] = {name: [] for name in finalists}
+    for _ in range(ROUNDS):
+        for name, runner in runners.items():
+            rates[name].append(runner.run(AGAIN_S))
+    for runner in runners.values():
+        runner.join.close()
+    master.close()
+    final = {name: statistics.median(values) for name, values in rates.items()}
+    fastest = max(final, key=lambda name: final[name])
+    predicted = {each.algorithm: each.rate_per_s for each in plan.candidates}
+    return {
+        "case": asdict(case),
+        "pick": label,
+        "options": choice.options,
+        "fastest": fastest,
+        "ratio": final[label] / final[fastest],
+        "rates": final,
+        "first": first,
+        "predicted": predicted,
+        "planning_s": planning,
+        "exponent": plan.stream.exponent,
+        "absent": plan.stream.absent,
+    }
+
+
+def show(results: list[dict[str, Any]]) -> None:
+    table = Table(title="the planner's pick and the fastest operator, M tuples/s")
+    for column in ("R", "M", "skew", "absent", "index", "batch", "micro", "pick", "rate", "fastest", "rate", "ratio"):
+        table.add_column(column, justify="right")
+    for told in results:
+        case = told["case"]
+        table.add_row(
+            f"{case['rows']:,}",
+            f"{case['memory'] / 1e6:.3g} MB",
+            f"{case['skew']:g}",
+            f"{case['unmatched']:g}",
+            "yes" if case["index"] else "no",
+            f"{case['batch']:,}",
+            "yes" if case["micro_batches"] else "no",
+            told["pick"],
+            f"{told['rates'][told['pick']] / 1e6:.2f}",
+            told["fastest"],
+            f"{told['rates'][told['fastest']] / 1e6:.2f}",
+            f"{told['ratio']:.2f}",
+        )
+    console.print(table)
+    good = sum(told["ratio"] >= WITHIN for told in results) / len(results)
+    worst = min(told["ratio"] for told in results)
+    planning = statistics.median(told["planning_s"] for told in results)
+    console.print(
+        f"{len(results)} settings: within 10 % of the fastest in {good:.0%} (bar {SHARE:.0%}), worst {worst:.2f} of it "
+        f"(bar {WORST:g}); planning took {planning:.2f} s in the median"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--settings", type=int, default=44)
+    parser.add_argument("--profile", type=Path, help="a stored profile; without it the machine is calibrated first")
+    parser.add_argument("--data", type=Path, help="keep generated data there")
+    parser.add_argument("--save", type=Path)
+    options = parser.parse_args()
+    profile = CostProfile.load(options.profile) if options.profile else calibrate()
+    results = []
+    with tempfile.TemporaryDirectory(prefix="semistream-bench-") as scratch:
+        folder = options.data or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        data = Data(folder)
+        for case in cases(options.settings):
+            results.append(measure(case, data, profile))
+            told = results[-1]
+            console.print(f"{len(results)}: {case}: {told['pick']} {told['ratio']:.2f} of {told['fastest']}")
+    show(results)
+    if options.save:
+        options.save.mkdir(parents=True, exist_ok=True)
+        (options.save / "planner.json").write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+"""`algorithm="auto"` on Spark.
+
+    first task of an executor -> sample of its first batch -> plan -> file -> all tasks of the executor
+
+The plan is a small file in the executor's own folder, numbered, first writer wins, so all worker processes of an
+executor use the same operator and share its cache. After a task its process compares the hit rate with the plan; where
+that is off, it plans anew and, if another operator promises a quarter more, leaves a plan with the next number. Any
+operator is exact, and each finishes its tuples in the micro-batch, so a change between two tasks changes no row.
+
+Where tuples may wait (`max_delay`) what waits belongs to an operator: the driver plans once, before anything is known
+of the stream, and the checkpoint remembers the operator.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+
+import pyarrow as pa
+
+from semistream.errors import BudgetError, StoreError
+from semistream.planner.plan import Plan, make_plan
+from semistream.planner.stream import StreamSample
+from semistream.spark.plan import Dimension
+from semistream.spark.records import write_once
+from semistream.spec import JoinSpec
+
+#: points of hit rate that a plan may be off, and what another operator must promise
+_HIT_POINTS, _BETTER = 0.05, 1.25
+#: tuples a process must have joined for each cached key before it judges a plan
+_WARM_TUPLES_A_KEY, _LEAST_TUPLES = 8, 200_000
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A plan as it stands in its file."""
+
+    number: int
+    algorithm: str
+    hit_rate: float
+    h_R: float
+    rate_per_s: float
+
+
+class Planner:
+    """The plans of one dimension on one executor, as a worker process sees them."""
+
+    def __init__(self, dimension: Dimension, folder: Path) -> None:
+        self.dimension = dimension
+        self._folder = folder
+        self._stem = f"plan-{dimension.signature}-"
+        self._asked = 0
+        #: the operator that this process used last
+        self.used: Dimension | None = None
+
+    def settle(self, first: pa.RecordBatch | None) -> tuple[Dimension, Chosen | None]:
+        """The dimension with an operator; planned from the task's first batch if nobody has planned yet."""
+        found = self._newest()
+        if found is None:
+            if first is None:
+                return replace(self.dimension, algorithm=fallback(self.dimension)), None
+            found = self._publish(1, self._plan(first))
+        return replace(self.dimension, algorithm=found.algorithm), found
+
+    def review(self, chosen: Chosen, first: pa.RecordBatch, hits: float, asked: float) -> None:
+        """After a task: plan anew where the cache does not do what was predicted."""
+        self._asked += int(asked)
+        # Before the cache is warm its hits say nothing.
+        if not asked or self._asked < max(_LEAST_TUPLES, _WARM_TUPLES_A_KEY * chosen.h_R):
+            return
+        if abs(hits / asked - chosen.hit_rate) <= _HIT_POINTS:
+            return
+        self._asked = 0
+        newest = self._newest()
+        if newest is None or newest.number != chosen.number:
+            return
+        plan = self._plan(first)
+        mine = plan.of(chosen.algorithm)
+        if mine is None or plan.choice.rate_per_s >= _BETTER * mine.rate_per_s:
+            self._publish(chosen.number + 1, plan)
+
+    def _plan(self, batch: pa.RecordBatch) -> Plan:
+        dimension = self.dimension
+        spec = _spec(dimension)
+        with closing(dimension.open_master(dimension.version)) as master:
+            if not set(spec.stream_on) <= set(batch.schema.names):
+                # The key comes from an earlier dimension.
+                return workable(dimension, make_plan(master, spec, _keys_only(master.schema, spec), _budget(dimension)))
+            sample = StreamSample(master, spec, batch.schema)
+            sample.add(batch)
+            sample.probe(batch, dimension.memory // dimension.tasks)
+            plan = make_plan(
+                master,
+                spec,
+                batch.schema,
+                _budget(dimension),
+                sample.facts(),
+                batch=max(batch.num_rows, 1),
+                micro_batches=True,
+                sizes=False,
+            )
+        return workable(dimension, plan)
+
+    def _newest(self) -> Chosen | None:
+        numbers = [int(path.stem.rpartition("-")[2]) for path in self._folder.glob(f"{self._stem}*.json")]
+        if not numbers:
+            return None
+        path = self._folder / f"{self._stem}{max(numbers):06d}.json"
+        try:
+            return Chosen(**json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise StoreError(f"{path} is not a plan of this executor ({error}): remove it") from error
+
+    def _publish(self, number: int, plan: Plan) -> Chosen:
+        best = plan.choice
+        found = best.prediction
+        mine = Chosen(number, best.algorithm, found.hit_rate, found.symbols.get("h_R", 0.0), best.rate_per_s)
+        write_once(self._folder / f"{self._stem}{number:06d}.json", mine.__dict__)
+        newest = self._newest()
+        return mine if newest is None else newest
+
+
+def peeked(batches: Iterator[pa.RecordBatch]) -> tuple[pa.RecordBatch | None, Iterator[pa.RecordBatch]]:
+    """The first batch with rows, and all batches."""
+    seen: list[pa.RecordBatch] = []
+    for batch in batches:
+        seen.append(batch)
+        if batch.num_rows:
+            return batch, chain(seen, batches)
+    return None, iter(seen)
+
+
+def fallback(dimension: Dimension) -> str:
+    """An operator for a task that gets no rows, and for checks before anything is known: any that can run."""
+    with closing(dimension.open_master(dimension.version)) as master:
+        return "sweepjoin" if master.has_index else "ssbj"
+
+
+def planned_with_delay(dimension: Dimension, schema: pa.Schema, max_delay_s: float, folder: Path) -> str | None:
+    """The scan operator that carries tuples over, or None where finishing every batch by itself is faster.
+
+    What a checkpoint was begun with it goes on with.
+    """
+    path = folder / "plan.json"
+    if not path.exists():
+        with closing(dimension.open_master(dimension.version)) as master:
+            plan = make_plan(
+                master, _spec(dimension), schema, _budget(dimension), micro_batches=True, max_delay_s=max_delay_s
+            )
+        best = plan.choice
+        write_once(path, {"algorithm": best.algorithm if best.carried else None})
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))["algorithm"]
+    except (ValueError, KeyError) as error:
+        raise StoreError(f"{path} is not a plan ({error}): restore the checkpoint from a backup") from error
+    return None if found is None else str(found)
+
+
+def workable(dimension: Dimension, plan: Plan) -> Plan:
+    """The plan from its first candidate on that a worker's part of the budget really allows."""
+    for place, candidate in enumerate(plan.candidates):
+        try:
+            replace(dimension, algorithm=candidate.algorithm).open(dimension.version).close()
+        except BudgetError:
+            continue
+        return replace(plan, candidates=plan.candidates[place:])
+    return plan
+
+
+def _spec(dimension: Dimension) -> JoinSpec:
+    here, there = zip(*dimension.on, strict=True)
+    return JoinSpec(here, there, dimension.how, dimension.select, dimension.suffix)
+
+
+def _keys_only(master: pa.Schema, spec: JoinSpec) -> pa.Schema:
+    pairs = zip(spec.stream_on, spec.master_on, strict=True)
+    return pa.schema([pa.field(here, master.field(there).type) for here, there in pairs])
+
+
+def _budget(dimension: Dimension) -> Callable[[str], int]:
+    """What a worker process can use with an algorithm: its own part, and the cache that all of them share."""
+
+    def of(algorithm: str) -> int:
+        named = replace(dimension, algorithm=algorithm)
+        return named.shared_bytes + named.private_bytes
+
+    return of
