@@ -15,8 +15,8 @@ import copy
 import itertools
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from semistream.cost import micro
 from semistream.cost.clock import PRICING, CostClock, counted
-from semistream.cost.profile import IO_MODES, SYMBOLS, CostProfile, IoCost, UnitCost, machine_info
+from semistream.cost.profile import IO_MODES, OVERLAP, SYMBOLS, CostProfile, IoCost, UnitCost, machine_info
 from semistream.errors import StoreError
 from semistream.master.base import Master, PageReader
 from semistream.master.build import build_pages
@@ -64,11 +64,16 @@ _SEED = 11
 
 @dataclass(frozen=True)
 class _Run:
-    """A short run: seconds, how many of them the other unit costs explain, and the numbers of `_OWN`."""
+    """A short run: seconds, how many of them the other unit costs explain, and the numbers of `_OWN`.
+
+    `wall` is the same by the wall clock, which parallel phases make shorter; `counts` are all numbers.
+    """
 
     seconds: float
     explained: float
     own: tuple[float, ...]
+    wall: float = 0.0
+    counts: Mapping[str, float] = field(default_factory=dict)
 
 
 Runs = list[list[_Run]]
@@ -157,7 +162,7 @@ def calibrate(
                 break
             tell(algorithm)
             masters = by_frequency if operator.wants_frequency_order else by_key
-            runs[algorithm] = measure_runs(algorithm, masters, base, yardstick, usual)
+            runs[algorithm] = measure_runs(algorithm, masters, base, yardstick, (usual, usual_wall))
         yardstick.close()
     every_run = [turns for part in runs.values() for turns in part]
     units |= own_costs(every_run, {symbol: cost for symbol, cost in units.items() if symbol in _OWN})
@@ -167,9 +172,15 @@ def calibrate(
         for symbol, cost in own_costs(part, units).items()
         if symbol in PRICING[algorithm].operations
     }
+    priced = CostProfile(name, {**units, **own}, io)
+    side_by_side = {
+        f"{OVERLAP}.{algorithm}": overlap(algorithm, part, priced)
+        for algorithm, part in runs.items()
+        if PRICING[algorithm].threads > 1
+    }
     return CostProfile(
         name,
-        {**units, **own},
+        {**units, **own, **side_by_side},
         io,
         {
             **machine_info(),
@@ -312,7 +323,20 @@ def measure_units(master: Master) -> dict[str, UnitCost]:
 # --------------------------------------------------------------------------------------------- operators
 
 
-def measure_runs(algorithm: str, masters: _Masters, base: CostProfile, yardstick: Yardstick, usual: float) -> Runs:
+def overlap(algorithm: str, runs: Runs, profile: CostProfile) -> UnitCost:
+    """How much of what could run side by side did, from 0 (nothing) to 1 (the slowest phase hides all others)."""
+    parts = []
+    for run in (run for turns in runs for run in turns):
+        price = CostClock(profile).price(algorithm, run.counts)
+        longest, serial = max(price.phases), price.serial_seconds
+        if serial > longest:
+            parts.append(float(np.clip((serial - run.wall) / (serial - longest), 0.0, 1.0)))
+    return interval(np.array(parts)) if parts else UnitCost.exactly(1.0)
+
+
+def measure_runs(
+    algorithm: str, masters: _Masters, base: CostProfile, yardstick: Yardstick, usual: tuple[float, float]
+) -> Runs:
     """Short runs of an operator; for each setting all of its turns."""
     return [
         list(_short_runs(algorithm, getattr(masters, which), budget, exponent, base, yardstick, usual))
@@ -348,7 +372,7 @@ def _short_runs(
     exponent: float,
     base: CostProfile,
     yardstick: Yardstick,
-    usual: float,
+    usual: tuple[float, float],
 ) -> Iterator[_Run]:
     codes = micro.zipf_codes(master.n_rows, _WARM + _TURNS * _BATCH, exponent)
     clock = CostClock(base)
@@ -357,16 +381,18 @@ def _short_runs(
         for turn in range(_TURNS):
             before = copy.copy(join.stats)
             batch = micro.stream_batch(codes[_WARM + turn * _BATCH :][:_BATCH])
-            pace = yardstick.seconds(time.process_time) / usual
-            start = time.process_time()
+            pace = yardstick.seconds(time.process_time) / usual[0]
+            pace_wall = yardstick.seconds(time.perf_counter) / usual[1]
+            start, start_wall = time.process_time(), time.perf_counter()
             for _output in join.push(batch):
                 pass
             seconds = (time.process_time() - start) / pace
+            wall = (time.perf_counter() - start_wall) / pace_wall
             counts = counted(join, before, batch=_BATCH)
             explained = clock.price(join.name, counts).serial_seconds
             operations = PRICING[join.name].operations
             own = tuple(sum(counts[name] for name in operations.get(symbol, ())) for symbol in _OWN)
-            yield _Run(seconds, explained, own)
+            yield _Run(seconds, explained, own, wall, counts)
 
 
 def _fit(runs: list[_Run], prior: list[float]) -> tuple[float, ...]:

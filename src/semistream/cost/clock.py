@@ -107,7 +107,8 @@ class CostClock:
             scale = row_bytes / REFERENCE_ROW_BYTES if symbol == "c_O" else 1.0
             terms[symbol] = number * scale * self.profile.unit(symbol, algorithm)
         phases = self._phases(pricing, counts, terms)
-        return VirtualTime(max(phases), phases, terms)
+        longest, serial = max(phases), sum(terms.values())
+        return VirtualTime(longest + (1.0 - self.profile.overlap(algorithm)) * (serial - longest), phases, terms)
 
     def _io(self, pricing: Pricing, counts: Mapping[str, float], mode: str) -> float:
         reads = counts.get("reads", 0.0)

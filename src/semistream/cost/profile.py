@@ -36,6 +36,8 @@ SYMBOLS = {
 }
 #: how R is read; "parquet" is decoding in place
 IO_MODES = ("direct", "buffered", "mapped", "parquet")
+#: no cost but a share: how much of what an algorithm's threads could do side by side they do ("overlap.pcachejoin")
+OVERLAP = "overlap"
 #: width of the output rows that c_O was measured with; other widths in proportion
 REFERENCE_ROW_BYTES = 132
 FORMAT = 1
@@ -86,6 +88,11 @@ class CostProfile:
                 f"the profile {self.name!r} has no unit cost {symbol!r}; priced are {known}: calibrate anew"
             )
         return cost.seconds
+
+    def overlap(self, algorithm: str) -> float:
+        """From 0 (its threads take turns) to 1 (the slowest phase hides all others); 1 where nothing was measured."""
+        known = self.units.get(f"{OVERLAP}.{algorithm}")
+        return 1.0 if known is None else known.seconds
 
     def to_json(self) -> dict[str, Any]:
         return {
