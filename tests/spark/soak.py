@@ -1,11 +1,11 @@
 """Queries that are killed again and again must end with exactly the rows of the join.
 
-    python -m tests.spark.soak                          all combinations side by side, 20 kills
+    python -m tests.spark.soak                          all combinations, four queries side by side, 20 kills each time
     python -m tests.spark.soak ssbj-left --kills 30     one of them
 
-Files -> enrich -> Parquet, one query a combination, all in a program of its own. It is killed with SIGKILL, driver, JVM
-and Python workers at once, at random moments after new batches have begun, and started again from the checkpoints; in
-between single Python workers are killed as well, and R gets new versions. `test_kills.py` runs a few kills of two
+Files -> enrich -> Parquet, one query a combination, some in a program of their own. It is killed with SIGKILL (driver,
+JVM and Python workers at once) at random moments after new batches have begun, and started again from the checkpoints.
+In between single Python workers are killed as well, and R gets new versions. `test_kills.py` runs a few kills of two
 combinations.
 """
 
@@ -39,7 +39,8 @@ from semistream.workloads.relation import master_batches, stream_batches
 
 ROOT = Path(__file__).resolve().parents[2]
 COMBINATIONS = [
-    f"{algorithm}-{how}" for algorithm in ("sweepjoin", "opcachejoin", "ssbj", "meshjoin") for how in ("inner", "left")
+    [f"{algorithm}-{how}" for algorithm in algorithms for how in ("inner", "left")]
+    for algorithms in (("sweepjoin", "opcachejoin"), ("ssbj", "meshjoin"))
 ]
 #: these carry tuples over from batch to batch
 DELAYS = {"ssbj": "4s", "meshjoin": "4s"}
@@ -99,8 +100,8 @@ class Run:
         return sum(begun[name] > _numbered(self.path(name) / "checkpoint" / "commits") for name in self.joins)
 
     def is_over(self, name: str) -> bool:
-        """All files are in committed batches, two each."""
-        return _numbered(self.path(name) / "checkpoint" / "commits") * 2 >= self.files
+        """As many batches are committed as there are files."""
+        return _numbered(self.path(name) / "checkpoint" / "commits") >= self.files
 
 
 def _numbered(folder: Path) -> int:
@@ -128,7 +129,7 @@ def query(run: Run) -> None:
 def _start(spark: SparkSession, run: Run, name: str) -> StreamingQuery:
     algorithm, how = name.split("-")
     delay, checkpoint = DELAYS.get(algorithm), run.path(name) / "checkpoint"
-    df = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 2).parquet(str(run.path("in")))
+    df = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(run.path("in")))
     joined = enrich(
         df,
         run.path("r"),
@@ -157,12 +158,11 @@ def torment(run: Run, kills: int, seed: int) -> dict[str, int]:
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while killed["driver"] < kills and process.poll() is None:
             now = run.batches_begun()
-            # Every query that is not over has begun a batch.
-            if sum(now[name] > begun[name] or run.is_over(name) for name in run.joins) == len(run.joins):
-                time.sleep(dice.random() * 1.5)
+            if 2 * sum(now[name] > begun[name] or run.is_over(name) for name in run.joins) >= len(run.joins):
+                time.sleep(dice.random() * 3)
                 if dice.random() < 0.5:
                     killed["worker"] += _kill_a_worker(process, dice)
-                    time.sleep(dice.random() * 1.5)
+                    time.sleep(dice.random() * 2)
                 _kill(process)
                 killed["driver"] += 1
                 killed["batches"] += run.batches_open()
@@ -232,20 +232,21 @@ def main() -> None:
     if options.run:
         query(Run(**json.loads(options.run)))
         return
-    with tempfile.TemporaryDirectory(prefix="semistream-soak-") as folder:
-        run = Run(f"{folder}/run", options.combinations or COMBINATIONS, files=options.kills * 8)
-        run.prepare()
-        start = time.monotonic()
-        killed = torment(run, options.kills, options.seed)
-        print(
-            f"{killed['driver']} drivers and {killed['worker']} workers killed, {killed['batches']} batches cut short, "
-            f"{killed['failed']} ends with an error; {time.monotonic() - start:.0f} s",
-            flush=True,
-        )
-        spark = open_session("verify", "local[2]", {"spark.driver.memory": "1g"})
-        for name in run.joins:
-            print(f"{name}: {verify(spark, run, name)} rows, exactly those of the join", flush=True)
-        spark.stop()
+    for joins in [options.combinations] if options.combinations else COMBINATIONS:
+        with tempfile.TemporaryDirectory(prefix="semistream-soak-") as folder:
+            run = Run(f"{folder}/run", joins, files=options.kills * 4)
+            run.prepare()
+            start = time.monotonic()
+            killed = torment(run, options.kills, options.seed)
+            print(
+                f"{killed['driver']} drivers and {killed['worker']} workers killed, {killed['batches']} batches cut "
+                f"short, {killed['failed']} ends with an error; {time.monotonic() - start:.0f} s",
+                flush=True,
+            )
+            spark = open_session("verify", "local[2]", {"spark.driver.memory": "1g"})
+            for name in run.joins:
+                print(f"{name}: {verify(spark, run, name)} rows, exactly those of the join", flush=True)
+            spark.stop()
 
 
 if __name__ == "__main__":

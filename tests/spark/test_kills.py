@@ -9,7 +9,7 @@ from tests.spark.soak import Run, torment, verify
 
 
 def test_kill_9(spark: SparkSession, tmp_path: Path) -> None:
-    run = Run(str(tmp_path / "run"), ["sweepjoin-left", "ssbj-inner"], files=16)
+    run = Run(str(tmp_path / "run"), ["sweepjoin-left", "ssbj-inner"], files=12)
     run.prepare()
     killed = torment(run, kills=2, seed=7)
     assert killed["driver"] == 2
