@@ -53,6 +53,7 @@ from semistream.master.base import Master
 from semistream.master.open import open_master
 from semistream.operators.base import SemiStreamJoin
 from semistream.operators.registry import OPERATORS
+from semistream.report.validation import plot_validation
 from semistream.spec import JoinSpec
 from semistream.workloads.relation import (
     KEY,
@@ -277,6 +278,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="one size and one budget")
     parser.add_argument("--folder", type=Path, help="where R is written and kept (default: a temporary folder)")
     parser.add_argument("--json", type=Path, help="write every setting to this file, one JSON object a line")
+    parser.add_argument("--plot", type=Path, help="draw predicted over measured into this file (svg or png)")
     args = parser.parse_args()
     if args.quick:
         args.rows, args.shares = args.rows[:1], args.shares[1:2]
@@ -299,6 +301,17 @@ def main() -> int:
                 out.flush()
         if out is not None:
             out.close()
+    if args.plot:
+        dots = [
+            (
+                row["algorithm"],
+                f"R = {row['rows']:,}, M = {row['budget']:,}, skew {row['skew']:g}",
+                row["c_loop_predicted_us"],
+                row["c_loop_measured_us"],
+            )
+            for row in rows
+        ]
+        plot_validation(dots, args.plot, quantity="c_loop", unit="µs")
     console.print(summary(rows))
     deviations = [abs(row["deviation"]) for row in rows]
     hits = [abs(row["hit_predicted"] - row["hit_measured"]) for row in rows]

@@ -99,10 +99,6 @@ class Run:
         begun = self.batches_begun()
         return sum(begun[name] > _numbered(self.path(name) / "checkpoint" / "commits") for name in self.joins)
 
-    def is_over(self, name: str) -> bool:
-        """As many batches are committed as there are files."""
-        return _numbered(self.path(name) / "checkpoint" / "commits") >= self.files
-
 
 def _numbered(folder: Path) -> int:
     return sum(1 for path in folder.glob("*") if path.name.isdigit()) if folder.is_dir() else 0
@@ -119,7 +115,13 @@ def query(run: Run) -> None:
     # Eight attempts a task, since its worker may be killed.
     spark = open_session("soak", "local[2,8]", conf)
     try:
-        queries = [_start(spark, run, name) for name in run.joins]
+        queries = []
+        # One after the other, each time in another order: Spark gives the process of a Python source ten seconds to
+        # start, so they must not all start at once, and whoever comes first gets furthest.
+        for name in random.sample(run.joins, len(run.joins)):
+            queries.append(_start(spark, run, name))
+            while queries[-1].isActive and not queries[-1].recentProgress:
+                time.sleep(0.1)
         for each in queries:
             each.awaitTermination()
     finally:
@@ -158,8 +160,8 @@ def torment(run: Run, kills: int, seed: int) -> dict[str, int]:
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while killed["driver"] < kills and process.poll() is None:
             now = run.batches_begun()
-            if 2 * sum(now[name] > begun[name] or run.is_over(name) for name in run.joins) >= len(run.joins):
-                time.sleep(dice.random() * 3)
+            if any(now[name] > begun[name] for name in run.joins):
+                time.sleep(dice.random() * 8)
                 if dice.random() < 0.5:
                     killed["worker"] += _kill_a_worker(process, dice)
                     time.sleep(dice.random() * 2)

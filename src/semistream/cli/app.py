@@ -1,4 +1,4 @@
-"""The commands of `semistream`: what operators there are, a join of Parquet files, plans, a pipeline, a demonstration.
+"""The commands of `semistream`: operators, a join of Parquet files, a pipeline, the papers' figures, a demonstration.
 
 Standard output carries results only; notices, progress and errors go to standard error. Every error that a
 user can cause is one line there and exit status 2.
@@ -17,6 +17,7 @@ from rich.table import Table
 from semistream.cli.cost import calibrate, explain, tune
 from semistream.cli.join import join
 from semistream.cli.notices import compile_notice, notes, reported, spark_wanted
+from semistream.cli.reproduce import reproduce
 from semistream.cli.run import run
 
 # Plain text, so that a message is one line wherever it ends up.
@@ -61,7 +62,7 @@ def algorithms(
 
 
 # They live in files of their own.
-for _command in (join, run, explain, calibrate, tune):
+for _command in (join, run, explain, calibrate, tune, reproduce):
     app.command()(_command)
 
 

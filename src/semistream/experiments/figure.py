@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 #: How a value was found: counts priced as on a machine of the papers' time, counts priced as on this machine, or
-#: a real clock. The first two are the same in every run with the same seed (and profile).
-Way = Literal["papers", "machine", "wall"]
+#: a real clock. The first two are the same in every run with the same seed (and profile). "counts": no clock at all,
+#: such as a share of tuples.
+Way = Literal["papers", "machine", "wall", "counts"]
 Outcome = Literal["held", "partly", "not"]
 
 
@@ -38,7 +39,8 @@ class Point:
     low: float
     high: float
     n: int
-    #: what was held fixed or is worth knowing, as JSON values
+    #: what was held fixed or is worth knowing, as JSON values; a surface has the value on its second axis in
+    #: "z" and the name of that axis in "z_label", a box its 5, 25, 50, 75 and 95 % quantiles in "quantiles"
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 

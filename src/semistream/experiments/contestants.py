@@ -1,0 +1,269 @@
+"""What else joins a batch of the stream with R today, each the way its users do it.
+
+All take one batch and give its joined rows as an Arrow table: stream columns, then master columns. Who scans R does so
+for each batch; who looks keys up does it through an index on disk. Only ours and the LRU cache have a limit of memory.
+Their libraries are no dependencies of this package: they are imported when a contestant is opened.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from semistream.experiments.row_cache import RowCache
+from semistream.operators.registry import open_join
+from semistream.workloads.relation import KEY, MASTER_SCHEMA, STREAM_SCHEMA, SyntheticMaster, SyntheticStream
+
+COLUMNS = [name for name in MASTER_SCHEMA.names if name != KEY]
+OUTPUT_SCHEMA = pa.schema([*STREAM_SCHEMA, *(MASTER_SCHEMA.field(name) for name in COLUMNS)])
+
+
+class Contestant(ABC):
+    """Anything that joins batches of the synthetic stream with R in one of its forms (`forms.py`)."""
+
+    #: the library it needs, if any
+    library: ClassVar[str | None] = None
+    #: the form of R it reads
+    form: ClassVar[str]
+    #: whether every tuple of a batch has come out when `join` returns
+    finishes: ClassVar[bool] = True
+    #: whether it keeps something from batch to batch
+    learns: ClassVar[bool] = False
+
+    def __init__(self, path: Path, memory: int, threads: int) -> None:
+        self.path = path
+        self.memory = memory
+        self.threads = threads
+
+    @abstractmethod
+    def join(self, batch: pa.RecordBatch) -> pa.Table:
+        """The joined rows that are ready."""
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """The joined rows that were held back, piece by piece: there may be many times a batch of them."""
+        return iter(())
+
+    def close(self) -> None:
+        """Give back what is held."""
+        return
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The most it says it held, where it says so."""
+        return None
+
+    @classmethod
+    def rehearse(cls) -> None:
+        """Import and compile what a join needs, so that neither its time nor its memory counts."""
+        if cls.library is not None:
+            import_module(cls.library)
+
+
+class _Ours(Contestant):
+    """An operator of this package over a page store, inside the budget."""
+
+    form = "pages"
+    learns = True
+    algorithm: ClassVar[str]
+
+    def __init__(self, path: Path, memory: int, threads: int) -> None:
+        super().__init__(path, memory, threads)
+        self.operator = open_join(self.algorithm, master=path, on=KEY, memory=memory, stream_schema=STREAM_SCHEMA)
+
+    def join(self, batch: pa.RecordBatch) -> pa.Table:
+        ready = list(self.operator.push(batch))
+        if self.finishes:
+            ready += self.operator.drain()
+        return pa.Table.from_batches(ready, schema=self.operator.output_schema)
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        return self.operator.drain()
+
+    def close(self) -> None:
+        self.operator.close()
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.operator.memory.peak_bytes
+
+    @classmethod
+    def rehearse(cls) -> None:
+        master, stream = SyntheticMaster(1000).table(), SyntheticStream(1000)
+        with open_join(cls.algorithm, master=master, on=KEY, memory="4MB", stream_schema=STREAM_SCHEMA) as join:
+            for _ in (*join.push(stream.rows(0, 5000)), *join.drain()):
+                pass
+
+
+class Sweep(_Ours):
+    """SWEEPJOIN; every batch is finished at once, as in a micro-batch."""
+
+    algorithm = "sweepjoin"
+
+
+class WaitingSsbj(_Ours):
+    """SSBJ as the papers run it: tuples wait for up to an R-cycle."""
+
+    algorithm = "ssbj"
+    finishes = False
+
+
+class WaitingCache(_Ours):
+    """CACHEJOIN as the papers run it."""
+
+    algorithm = "cachejoin"
+    finishes = False
+
+
+class DuckDbParquet(Contestant):
+    """DuckDB joins the batch with the Parquet files."""
+
+    library = "duckdb"
+    form = "parquet"
+
+    def __init__(self, path: Path, memory: int, threads: int) -> None:
+        super().__init__(path, memory, threads)
+        import duckdb
+
+        self.connection = duckdb.connect(config={"threads": threads})
+        self.source = f"read_parquet('{path}/*.parquet')"
+
+    def join(self, batch: pa.RecordBatch) -> pa.Table:
+        self.connection.register("s", pa.Table.from_batches([batch]))
+        names = ", ".join(["s.*", *(f"r.{name}" for name in COLUMNS)])
+        found = self.connection.sql(f"SELECT {names} FROM s JOIN {self.source} r USING ({KEY})")
+        return found.to_arrow_table()
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+class DuckDbTable(DuckDbParquet):
+    """DuckDB joins the batch with a table of its own, in a file."""
+
+    form = "duckdb"
+
+    def __init__(self, path: Path, memory: int, threads: int) -> None:
+        Contestant.__init__(self, path, memory, threads)
+        import duckdb
+
+        self.connection = duckdb.connect(str(path), read_only=True, config={"threads": threads})
+        self.source = "r"
+
+
+class PolarsScan(Contestant):
+    """Polars joins the batch with a scan of the Parquet files, in its streaming engine."""
+
+    library = "polars"
+    form = "parquet"
+
+    def __init__(self, path: Path, memory: int, threads: int) -> None:
+        super().__init__(path, memory, threads)
+        import polars
+
+        self.frame = polars.DataFrame
+        self.scan = polars.scan_parquet(path / "*.parquet")
+
+    def join(self, batch: pa.RecordBatch) -> pa.Table:
+        stream = self.frame(batch).lazy()
+        return stream.join(self.scan, on=KEY, how="inner").collect(engine="streaming").to_arrow()
+
+
+class SqliteLookup(Contestant):
+    """One query a stream tuple, as an application asks its database; the prepared statement is reused."""
+
+    form = "sqlite"
+
+    def __init__(self, path: Path, memory: int, threads: int) -> None:
+        super().__init__(path, memory, threads)
+        self.connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        self.query = f"SELECT {', '.join(COLUMNS)} FROM r WHERE {KEY} = ?"
+
+    def join(self, batch: pa.RecordBatch) -> pa.Table:
+        found: list[tuple[int, ...]] = []
+        counts = []
+        ask = self.connection.cursor().execute
+        for key in batch.column(KEY).to_pylist():
+            rows = ask(self.query, (key,)).fetchall()
+            found += rows
+            counts.append(len(rows))
+        return _joined(batch, np.repeat(np.arange(batch.num_rows), counts), _matrix(found))
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+class LruLookup(Contestant):
+    """Each distinct key of a batch is looked up once: in an LRU cache of rows, the others by one query to SQLite."""
+
+    form = "sqlite"
+    learns = True
+
+    def __init__(self, path: Path, memory: int, threads: int) -> None:
+        super().__init__(path, memory, threads)
+        self.connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        # The list of keys is asked for in one piece, each of them found through the table's own order.
+        names = ", ".join(f"r.{name}" for name in (KEY, *COLUMNS))
+        self.query = f"SELECT {names} FROM json_each(?) AS w CROSS JOIN r ON r.{KEY} = w.value"
+        self.cache = RowCache(memory, len(COLUMNS))
+
+    def join(self, batch: pa.RecordBatch) -> pa.Table:
+        keys, where = np.unique(batch.column(KEY).to_numpy(), return_inverse=True)
+        known = self.cache.touch(keys)
+        missing = keys[~known]
+        fetched = self.connection.execute(self.query, (json.dumps(missing.tolist()),)).fetchall()
+        rows = _matrix(fetched, len(COLUMNS) + 1)
+        order = np.argsort(rows[:, 0], kind="stable")
+        row_keys, rows = rows[order, 0], np.ascontiguousarray(rows[order, 1:])
+        # Stream tuples of cached keys, then those of fetched ones.
+        stream_keys = keys[where]
+        cached = np.flatnonzero(known[where])
+        fresh = np.flatnonzero(~known[where])
+        hit_at, hit_rows = self.cache.rows(stream_keys[cached])
+        first = np.searchsorted(row_keys, stream_keys[fresh], side="left")
+        counts = np.searchsorted(row_keys, stream_keys[fresh], side="right") - first
+        picked = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
+        at = np.concatenate((cached[hit_at], np.repeat(fresh, counts)))
+        result = _joined(batch, at, np.concatenate((hit_rows, rows[picked])))
+        self.cache.put(row_keys, rows)
+        return result
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+CONTESTANTS: dict[str, type[Contestant]] = {
+    "sweepjoin": Sweep,
+    "ssbj, tuples wait": WaitingSsbj,
+    "cachejoin, tuples wait": WaitingCache,
+    "duckdb parquet": DuckDbParquet,
+    "duckdb table": DuckDbTable,
+    "polars scan": PolarsScan,
+    "lru look-up": LruLookup,
+    "sqlite look-up": SqliteLookup,
+}
+
+
+def missing_library(name: str) -> str | None:
+    """The library that a contestant needs and that is not installed."""
+    library = CONTESTANTS[name].library
+    return library if library is not None and find_spec(library) is None else None
+
+
+def _matrix(rows: list[tuple[int, ...]], width: int = len(COLUMNS)) -> np.ndarray:
+    return np.array(rows, dtype=np.int64).reshape(-1, width)
+
+
+def _joined(batch: pa.RecordBatch, at: np.ndarray, rows: np.ndarray) -> pa.Table:
+    """The rows of the batch at these places beside their master rows."""
+    left = pa.Table.from_batches([batch]).take(pa.array(at, pa.int64()))
+    columns = [*left.columns, *(pa.array(np.ascontiguousarray(rows[:, i])) for i in range(len(COLUMNS)))]
+    return pa.Table.from_arrays(columns, schema=OUTPUT_SCHEMA)

@@ -1,0 +1,64 @@
+"""Every figure by its name, in the order of the papers, ours behind them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from semistream.errors import ConfigError
+from semistream.experiments import (
+    beyond,
+    cache_share,
+    cost_validation,
+    datasets,
+    distribution,
+    drifting,
+    intermediate_buffer,
+    matching,
+    memory_needed,
+    peers,
+    rate_memory,
+    rate_size,
+    rate_skew,
+    resident,
+    sensitivity,
+    spark_peers,
+    times,
+    tuning,
+)
+from semistream.experiments.figure import Figure
+
+_OF_THE_PAPERS = (
+    cache_share,
+    cost_validation,
+    datasets,
+    distribution,
+    intermediate_buffer,
+    matching,
+    memory_needed,
+    rate_memory,
+    rate_size,
+    rate_skew,
+    sensitivity,
+    times,
+    tuning,
+)
+_OURS = (peers, spark_peers, beyond, drifting, resident)
+
+FIGURES: dict[str, Figure] = {
+    figure.id: figure
+    for figure in (
+        *sorted((figure for module in _OF_THE_PAPERS for figure in module.FIGURES), key=lambda figure: figure.id),
+        *(figure for module in _OURS for figure in module.FIGURES),
+    )
+}
+
+
+def chosen(names: Sequence[str] | None) -> list[Figure]:
+    """The figures of these names, all without any; in the registry's order."""
+    for name in names or ():
+        if name not in FIGURES:
+            near = difflib.get_close_matches(name, FIGURES, n=3)
+            hint = f"did you mean {' or '.join(near)}?" if near else "`semistream reproduce --list` shows all"
+            raise ConfigError(f"there is no figure {name!r}; {hint}")
+    return [figure for figure in FIGURES.values() if not names or figure.id in names]

@@ -1,0 +1,120 @@
+"""Finished runs, one JSON object a line, found again by their settings.
+
+Figures share runs, and one that was broken off goes on where it stopped. A line is written when its run is complete;
+the last line of a killed process may be torn, and is then made anew.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from semistream.cost.profile import machine_info
+
+_PACKAGES = ("semistream", "numpy", "pyarrow", "numba")
+#: 97.5 % quantiles of Student's t by degrees of freedom; beyond the table that of the normal law, a little widened
+_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean with its 95 % confidence interval over n values."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Estimate:
+        """Student's interval; of a single value nothing more is known than itself.
+
+        >>> Estimate.of([1.0, 2.0, 3.0]).mean
+        2.0
+        """
+        n = len(values)
+        mean = math.fsum(values) / n
+        if n < 2:
+            return Estimate(mean, mean, mean, n)
+        spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1) / n)
+        t = _STUDENT[n - 2] if n - 2 < len(_STUDENT) else 1.96 + 2.5 / n
+        return Estimate(mean, mean - t * spread, mean + t * spread, n)
+
+    @staticmethod
+    def ratio(over: Sequence[float], under: Sequence[float]) -> Estimate:
+        """Sum over sum, with the interval of a ratio estimator.
+
+        A mean of ratios would be led by the turns with next to nothing below the line: a turn without a load is not
+        a thousand times faster than the others, it is one of them. No interval reaches below 0.
+
+        >>> Estimate.ratio([1.0, 1.0], [1.0, 3.0]).mean
+        0.5
+        """
+        total = math.fsum(under)
+        if total <= 0:
+            return Estimate(0.0, 0.0, 0.0, len(under))
+        mean, each = math.fsum(over) / total, total / len(under)
+        rest = Estimate.of([(a - mean * b) / each for a, b in zip(over, under, strict=True)])
+        half = rest.high - rest.mean
+        return Estimate(mean, max(mean - half, 0.0), mean + half, rest.n)
+
+    def scaled(self, factor: float) -> Estimate:
+        return Estimate(self.mean * factor, self.low * factor, self.high * factor, self.n)
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the results depend on."""
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+class RunLog:
+    """A file of finished runs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._found: dict[str, dict[str, Any]] = {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        whole = path.read_bytes() if path.exists() else b""
+        lines, newline, torn = whole.rpartition(b"\n")
+        if torn:
+            # A line that a killed process left unfinished would spoil the next one.
+            with path.open("r+b") as file:
+                file.truncate(len(lines) + len(newline))
+        for line in lines.splitlines():
+            record = json.loads(line)
+            self._found[_name(record["settings"])] = record["result"]
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def once(self, settings: Mapping[str, Any], make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+        """The result of these settings: found in the log, or made now and written there.
+
+        Both are JSON values. What is found and what was just made are the same, digit for digit.
+        """
+        name = _name(settings)
+        if name not in self._found:
+            made = json.loads(json.dumps(make()))
+            record = {"settings": settings, "result": made, "versions": versions(), "machine": machine_info()}
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record, sort_keys=True) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            self._found[name] = made
+        return self._found[name]
+
+
+def _name(settings: Mapping[str, Any]) -> str:
+    return json.dumps(settings, sort_keys=True)

@@ -1,0 +1,102 @@
+"""`semistream calibrate`, `tune`, `explain`, and `join --algorithm auto`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner, Result
+
+from semistream import build_pages
+from semistream.cli.app import app
+from semistream.cost.profile import SYMBOLS, CostProfile
+from semistream.testing import assert_same_rows, reference_join
+from semistream.workloads.relation import KEY, master_table, stream_batches
+
+ROWS = 10_000
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cost")
+    table = master_table(ROWS, seed=1).select([KEY, "m01", "m02", "m03"])
+    build_pages(table, folder / "r", on=KEY, page_rows=32)
+    pq.write_table(table, folder / "r.parquet", row_group_size=2_000)
+    pq.write_table(pa.Table.from_batches(stream_batches(30_000, ROWS, 1.0, seed=2)), folder / "s.parquet")
+    return folder
+
+
+def said(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_explain(data: Path) -> None:
+    common = ("--stream", data / "s.parquet", "--master", data / "r", "--on", KEY, "--memory", "400KB")
+    text = said("explain", *common)
+    assert text.exit_code == 0, text.output
+    for words in ("service rate", "hit rate", "reads a tuple", "longest delay", "runner-up", "a sample of 30,000"):
+        assert words in text.output
+    told = json.loads(said("explain", *common, "--algorithm", "cachejoin", "--run", "--json").stdout)
+    assert told["algorithm"] == "cachejoin"
+    assert told["measured"]["tuples"] == 30_000
+    assert told["runner_up"]["why_not"]
+    assert abs(told["stream"]["exponent"] - 1.0) < 0.2
+
+
+def test_explain_without_an_index(data: Path) -> None:
+    common = ("--stream", data / "s.parquet", "--on", KEY, "--memory", "20MB", "--micro-batches", "--json")
+    told = json.loads(said("explain", "--master", data / "r.parquet", *common).stdout)
+    assert "sweepjoin" in told["refused"]
+    refused = said("explain", "--master", data / "r.parquet", *common, "--algorithm", "sweepjoin")
+    assert refused.exit_code == 2
+    assert "build a page store" in refused.stderr
+
+
+def test_auto_joins(data: Path, tmp_path: Path) -> None:
+    for master in ("r", "r.parquet"):
+        out = tmp_path / f"{master}.out.parquet"
+        words = (
+            "--stream",
+            data / "s.parquet",
+            "--master",
+            data / master,
+            "--on",
+            KEY,
+            "--memory",
+            "20MB",
+            "--out",
+            out,
+        )
+        result = said("join", *words, "--algorithm", "auto", "--json")
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.stdout)["rows_in"] == 30_000
+        expected = reference_join(pq.read_table(data / "s.parquet"), pq.read_table(data / "r.parquet"), KEY, "inner")
+        assert_same_rows(pq.read_table(out), expected)
+
+
+def test_tune(data: Path, tmp_path: Path) -> None:
+    words = ("--memory", "400KB", "--tuples", 20_000, "--profile", "papers", "--json")
+    told = json.loads(said("tune", "cachejoin", "--rows", 10_000, *words, "--plot", tmp_path / "surface.svg").stdout)
+    assert set(told) == {"algorithm", "analytic", "empirical", "reached_per_s", "deviation", "surface"}
+    assert len(told["surface"]) > 4
+    assert (tmp_path / "surface.svg").read_text().startswith("<?xml")
+    given = ("--master", data / "r", "--stream", data / "s.parquet", "--on", KEY, "--no-runs")
+    mine = json.loads(said("tune", "ssbj", *given, *words).stdout)
+    assert mine["analytic"]["rate_per_s"] > 0
+    alone = said("tune", "ssbj", "--master", data / "r", *words)
+    assert alone.exit_code == 2
+    assert "belong together" in alone.stderr
+
+
+def test_calibrate(tmp_path: Path) -> None:
+    place = tmp_path / "profile.json"
+    result = said("calibrate", "--out", place, "--folder", tmp_path, "--seconds", 0.1)
+    assert result.exit_code == 0, result.output
+    profile = CostProfile.load(place)
+    for symbol in SYMBOLS:
+        assert symbol in result.output
+        assert profile.units[symbol].low <= profile.units[symbol].seconds <= profile.units[symbol].high
+    assert said("calibrate", "--seconds", 0).exit_code == 2
