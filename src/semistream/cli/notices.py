@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import FrameType
 
 import pyarrow as pa
@@ -49,6 +50,10 @@ def reported() -> Iterator[None]:
 def compile_notice() -> Iterator[None]:
     """Say why nothing happens yet while the kernels are compiled, which only the first run has to do."""
     text = "compiling the kernels; later runs find them ready"
+    if any((Path(__file__).parent.parent / "kernels" / "__pycache__").glob("*.nbi")):
+        # They were compiled before; it is only slow to load.
+        yield
+        return
     timer = threading.Timer(3.0, lambda: print(text, file=sys.stderr, flush=True))
     timer.daemon = True
     timer.start()
