@@ -10,6 +10,7 @@ change costs a drain and an empty cache, so it must promise a quarter more.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from types import TracebackType
@@ -242,7 +243,11 @@ class AutoJoin:
         return f"the {_HOTTEST} hottest keys have {now:.0%} of the stream instead of {was:.0%}"
 
     def _part(self, candidate: Candidate) -> float:
-        return self._achieved.get(candidate.algorithm, 1.0)
+        """What to expect of an operator beside its formula; one that never ran is taken to be off as the others are."""
+        if not self._achieved:
+            return 1.0
+        usual = math.exp(sum(math.log(part) for part in self._achieved.values()) / len(self._achieved))
+        return self._achieved.get(candidate.algorithm, usual)
 
     @property
     def _keeps_count(self) -> bool:
