@@ -204,7 +204,9 @@ class AutoJoin:
         self._since, self._since_seconds = now, join.seconds
         self._check_gap = min(self._check_gap * _CHECK_GROWTH, _LAST_CHECK)
         self._check_at = now.tuples_in + self._check_gap
-        off = self._skewed() or (_off(chosen, window, seconds, self._keeps_count) if warm else None)
+        # Once measured, an operator is held against what it achieved.
+        rate = chosen.rate_per_s * self._achieved.get(chosen.algorithm, 1.0)
+        off = self._skewed() or (_off(chosen, window, seconds, rate, self._keeps_count) if warm else None)
         if off is None:
             return
         self._check_gap = _FIRST_CHECK
@@ -219,7 +221,8 @@ class AutoJoin:
         corrected = sorted(plan.candidates, key=lambda each: -each.rate_per_s * self._part(each))
         best = corrected[0]
         mine = next((each for each in corrected if each.algorithm == chosen.algorithm), None)
-        sample.forget()
+        if sample.seen >= _SAMPLE_SAYS:
+            sample.forget()
         if mine is not None and best.rate_per_s * self._part(best) < _BETTER * mine.rate_per_s * self._part(mine):
             self._plan, self._chosen = plan, replace(mine, setting=chosen.setting)
             self._revisions.append(f"{off}; {chosen.algorithm} stays the best")
@@ -358,7 +361,7 @@ def _warm_up(candidate: Candidate) -> float:
     return min(warm, 10.0 * _LAST_CHECK)
 
 
-def _off(candidate: Candidate, window: JoinStats, seconds: float, counted: bool) -> str | None:
+def _off(candidate: Candidate, window: JoinStats, seconds: float, rate: float, counted: bool) -> str | None:
     """What the plan has wrong, in words; None if nothing."""
     found = candidate.prediction
     if window.cache_hits + window.cache_misses and abs(window.hit_rate - found.hit_rate) > _HIT_POINTS:
@@ -367,9 +370,9 @@ def _off(candidate: Candidate, window: JoinStats, seconds: float, counted: bool)
     if counted and window.finished and abs(window.unmatched / window.finished - absent) > _MATCH_POINTS:
         return f"{window.unmatched / window.finished:.0%} without a match instead of {absent:.0%}"
     if seconds > 0:
-        ratio = window.tuples_in / seconds / candidate.rate_per_s
+        ratio = window.tuples_in / seconds / rate
         if not 1 / _RATE_FACTOR <= ratio <= _RATE_FACTOR:
-            return f"{ratio:.2g} times the predicted service rate"
+            return f"{ratio:.2g} times the expected service rate"
     return None
 
 
