@@ -255,23 +255,7 @@ def _look_up(join: SweepJoin, n: int) -> Callable[[], int]:
         first, last = join.reader.locate(distinct[:count])
         n_pages = int(lookup_kernel.group_pages(first, last, 0, count, pages, result))
         block = join.reader.map(pages[:n_pages])
-        lookup_kernel.find_runs(
-            distinct,
-            first,
-            last,
-            0,
-            count,
-            block.pages,
-            block.page_rows,
-            block.base,
-            block.rows,
-            block.kind,
-            block.data,
-            True,
-            join.reader.fences,
-            starts,
-            ends,
-        )
+        join.find_runs(distinct, first, last, 0, count, block, starts, ends)
         return count
 
     return run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from semistream.experiments.family import (
     MEMORY_AXIS,
@@ -19,7 +19,6 @@ from semistream.experiments.family import (
 )
 from semistream.experiments.figure import Figure, Point, Verdict
 from semistream.experiments.judging import Check, Curves, ahead, factor, judge, rises
-from semistream.experiments.lab import Lab
 
 #: Seed 003 gives no figures for its budgets; seed 004 takes 50 to 250 MB for two million tuples.
 _OX_SHARES = (0.05, 0.1, 0.2, 0.4)
@@ -87,30 +86,6 @@ def judge_chain(points: Sequence[Point], family: Family, why: str = ONE_DISK) ->
     return judge(points, checks, why)
 
 
-def _figure_5a(lab: Lab) -> Iterator[Point]:
-    return by_memory(lab, "000-5a", SSBJ)
-
-
-def _figure_6a(lab: Lab) -> Iterator[Point]:
-    return by_memory(lab, "001-6a", SSJ)
-
-
-def _figure_4a(lab: Lab) -> Iterator[Point]:
-    return by_memory(lab, "002-4a", SSCJ)
-
-
-def _figure_6b(lab: Lab) -> Iterator[Point]:
-    return by_memory(lab, "003-6b", OX, _OX_SHARES, size=0.25)
-
-
-def _figure_4b(lab: Lab) -> Iterator[Point]:
-    return by_memory(lab, "004-4b", PC, _PC_SHARES)
-
-
-def _figure_op_6b(lab: Lab) -> Iterator[Point]:
-    return by_memory(lab, "004-6b", OPC, _PC_SHARES)
-
-
 FIGURES = (
     Figure(
         "000-5a",
@@ -119,7 +94,7 @@ FIGURES = (
         RATE,
         "SSBJ serves 7 times as many tuples as MESHJOIN with memory of 1 % of R and 8 times with 10 % (R of 100 "
         "million tuples, keys drawn with repetition, skew 1).",
-        _figure_5a,
+        lambda lab: by_memory(lab, "000-5a", SSBJ),
         judge_5a,
     ),
     Figure(
@@ -129,7 +104,7 @@ FIGURES = (
         RATE,
         "SSJ is up to 5 times faster than MESHJOIN with memory of 1 % of R and up to 7 times with 10 % (R of 100 "
         "million tuples, skew 1).",
-        _figure_6a,
+        lambda lab: by_memory(lab, "001-6a", SSJ),
         judge_6a,
     ),
     Figure(
@@ -139,7 +114,7 @@ FIGURES = (
         RATE,
         "SSCJ (here: cachejoin) is up to 3 times faster than HYBRIDJOIN with memory of 1 % of R and up to 4.5 times "
         "with 10 %, and ahead of R-MESHJOIN and MESHJOIN (R of 100 million tuples, skew 1).",
-        _figure_4a,
+        lambda lab: by_memory(lab, "002-4a", SSCJ),
         judge_4a,
     ),
     Figure(
@@ -149,7 +124,7 @@ FIGURES = (
         RATE,
         "With R of 2 million tuples in order of frequency, Optimised X-HYBRIDJOIN is well ahead of X-HYBRIDJOIN, "
         "HYBRIDJOIN, R-MESHJOIN and MESHJOIN for every memory budget (none is named; ours are 5 to 40 % of R).",
-        _figure_6b,
+        lambda lab: by_memory(lab, "003-6b", OX, _OX_SHARES, size=0.25),
         lambda points: judge_first_of_all(points, OX, HYBRID_REASON),
     ),
     Figure(
@@ -159,7 +134,7 @@ FIGURES = (
         RATE,
         "P-CACHEJOIN is ahead of CACHEJOIN for every memory size, 50 to 250 MB with R of 2 million tuples (21 to 104 "
         "% of R), skew 1.",
-        _figure_4b,
+        lambda lab: by_memory(lab, "004-4b", PC, _PC_SHARES),
         lambda points: judge_chain(points, PC),
     ),
     Figure(
@@ -169,7 +144,7 @@ FIGURES = (
         RATE,
         "OP-CACHEJOIN is ahead of P-CACHEJOIN, and that of CACHEJOIN, by a huge margin for every memory size, 50 to "
         "250 MB with R of 2 million tuples (21 to 104 % of R), skew 1.",
-        _figure_op_6b,
+        lambda lab: by_memory(lab, "004-6b", OPC, _PC_SHARES),
         lambda points: judge_chain(points, OPC),
     ),
 )

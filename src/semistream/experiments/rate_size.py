@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from semistream.experiments.family import (
     OPC,
@@ -18,7 +18,6 @@ from semistream.experiments.family import (
 )
 from semistream.experiments.figure import Figure, Point, Verdict
 from semistream.experiments.judging import Check, Curves, ahead, factor, judge, rises
-from semistream.experiments.lab import Lab
 from semistream.experiments.rate_memory import HYBRID_REASON, judge_chain, judge_first_of_all
 
 #: Seed 003: 0.5 to 8 million tuples, by factors of two; its memory is taken as seed 004's 50 MB.
@@ -65,30 +64,6 @@ def judge_4b(points: Sequence[Point]) -> Verdict:
     return judge(points, checks, HYBRID_REASON)
 
 
-def _figure_5b(lab: Lab) -> Iterator[Point]:
-    return by_size(lab, "000-5b", SSBJ)
-
-
-def _figure_6b(lab: Lab) -> Iterator[Point]:
-    return by_size(lab, "001-6b", SSJ)
-
-
-def _figure_4b(lab: Lab) -> Iterator[Point]:
-    return by_size(lab, "002-4b", SSCJ)
-
-
-def _figure_6a(lab: Lab) -> Iterator[Point]:
-    return by_size(lab, "003-6a", OX, _OX_MEMORY, _OX_SIZES)
-
-
-def _figure_4a(lab: Lab) -> Iterator[Point]:
-    return by_size(lab, "004-4a", PC, _PC_MEMORY, _PC_SIZES)
-
-
-def _figure_op_6a(lab: Lab) -> Iterator[Point]:
-    return by_size(lab, "004-6a", OPC, _PC_MEMORY, _PC_SIZES)
-
-
 FIGURES = (
     Figure(
         "000-5b",
@@ -97,7 +72,7 @@ FIGURES = (
         RATE,
         "With memory of 10 % of the largest R, SSBJ serves 7 times as many tuples as MESHJOIN with R of 20 million "
         "tuples and 5.7 times with 100 million (skew 1).",
-        _figure_5b,
+        lambda lab: by_size(lab, "000-5b", SSBJ),
         judge_5b,
     ),
     Figure(
@@ -107,7 +82,7 @@ FIGURES = (
         RATE,
         "With memory of 10 % of the largest R, SSJ is up to 3.5 times faster than MESHJOIN for every size of R (20 "
         "to 100 million tuples, skew 1).",
-        _figure_6b,
+        lambda lab: by_size(lab, "001-6b", SSJ),
         judge_6b,
     ),
     Figure(
@@ -117,7 +92,7 @@ FIGURES = (
         RATE,
         "With memory of 10 % of the largest R, SSCJ (here: cachejoin) is up to 3 times faster than HYBRIDJOIN for "
         "every size of R, and ahead of R-MESHJOIN and MESHJOIN (skew 1).",
-        _figure_4b,
+        lambda lab: by_size(lab, "002-4b", SSCJ),
         judge_4b,
     ),
     Figure(
@@ -128,7 +103,7 @@ FIGURES = (
         "Optimised X-HYBRIDJOIN is well ahead of X-HYBRIDJOIN, HYBRIDJOIN, R-MESHJOIN and MESHJOIN for every size of "
         "R, 0.5 to 8 million tuples in order of frequency, with the same memory (not named; ours is 5 % of the "
         "largest R).",
-        _figure_6a,
+        lambda lab: by_size(lab, "003-6a", OX, _OX_MEMORY, _OX_SIZES),
         lambda points: judge_first_of_all(points, OX, HYBRID_REASON),
     ),
     Figure(
@@ -138,7 +113,7 @@ FIGURES = (
         RATE,
         "P-CACHEJOIN is well ahead of CACHEJOIN for every size of R, 0.5 to 2 million tuples, with 50 MB of memory "
         "(skew 1); most where R is small.",
-        _figure_4a,
+        lambda lab: by_size(lab, "004-4a", PC, _PC_MEMORY, _PC_SIZES),
         lambda points: judge_chain(points, PC),
     ),
     Figure(
@@ -148,7 +123,7 @@ FIGURES = (
         RATE,
         "OP-CACHEJOIN is well ahead of P-CACHEJOIN and CACHEJOIN for every size of R, 0.5 to 2 million tuples, with "
         "50 MB of memory (skew 1).",
-        _figure_op_6a,
+        lambda lab: by_size(lab, "004-6a", OPC, _PC_MEMORY, _PC_SIZES),
         lambda points: judge_chain(points, OPC),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from semistream.experiments.family import (
     OPC,
@@ -17,7 +17,6 @@ from semistream.experiments.family import (
 )
 from semistream.experiments.figure import Figure, Point, Verdict
 from semistream.experiments.judging import SAME, Check, Curves, ahead, factor, judge, rises, slightly_worse
-from semistream.experiments.lab import Lab
 from semistream.experiments.rate_memory import HYBRID_REASON, judge_chain
 
 _PC_SKEWS = (0.5, 0.75, 1.0)
@@ -72,26 +71,6 @@ def judge_4c(points: Sequence[Point]) -> Verdict:
     return judge(points, checks, HYBRID_REASON)
 
 
-def _figure_5c(lab: Lab) -> Iterator[Point]:
-    return by_skew(lab, "000-5c", SSBJ)
-
-
-def _figure_6c(lab: Lab) -> Iterator[Point]:
-    return by_skew(lab, "001-6c", SSJ)
-
-
-def _figure_4c(lab: Lab) -> Iterator[Point]:
-    return by_skew(lab, "002-4c", SSCJ)
-
-
-def _figure_pc_4c(lab: Lab) -> Iterator[Point]:
-    return by_skew(lab, "004-4c", PC, _PC_MEMORY, _PC_SKEWS)
-
-
-def _figure_op_6c(lab: Lab) -> Iterator[Point]:
-    return by_skew(lab, "004-6c", OPC, _PC_MEMORY, _PC_SKEWS)
-
-
 FIGURES = (
     Figure(
         "000-5c",
@@ -100,7 +79,7 @@ FIGURES = (
         RATE,
         "SSBJ is ahead of MESHJOIN as soon as there is any skew, ever more so, about 8 times at skew 1; MESHJOIN "
         "becomes slightly slower with skew (R of 100 million tuples, memory of 10 % of R).",
-        _figure_5c,
+        lambda lab: by_skew(lab, "000-5c", SSBJ),
         judge_5c,
     ),
     Figure(
@@ -110,7 +89,7 @@ FIGURES = (
         RATE,
         "SSJ is well ahead of MESHJOIN even for moderate skew, about 7 times at skew 1, and slightly worse only at "
         "skew 0; MESHJOIN becomes slightly slower with skew (memory of 10 % of R).",
-        _figure_6c,
+        lambda lab: by_skew(lab, "001-6c", SSJ),
         judge_6c,
     ),
     Figure(
@@ -120,7 +99,7 @@ FIGURES = (
         RATE,
         "SSCJ (here: cachejoin) is ahead of all others even for moderate skew, about 3 times HYBRIDJOIN at skew 1, and "
         "slightly worse than MESHJOIN and R-MESHJOIN only at skew 0 (memory of 10 % of R).",
-        _figure_4c,
+        lambda lab: by_skew(lab, "002-4c", SSCJ),
         judge_4c,
     ),
     Figure(
@@ -130,7 +109,7 @@ FIGURES = (
         RATE,
         "P-CACHEJOIN is ahead of CACHEJOIN at skew 0.5, 0.75 and 1 (the text names no sizes; ours are R of 2 million "
         "tuples and 50 MB in proportion).",
-        _figure_pc_4c,
+        lambda lab: by_skew(lab, "004-4c", PC, _PC_MEMORY, _PC_SKEWS),
         lambda points: judge_chain(points, PC),
     ),
     Figure(
@@ -139,7 +118,7 @@ FIGURES = (
         SKEW_AXIS,
         RATE,
         "OP-CACHEJOIN is well ahead of P-CACHEJOIN and CACHEJOIN at skew 0.5, 0.75 and 1.",
-        _figure_op_6c,
+        lambda lab: by_skew(lab, "004-6c", OPC, _PC_MEMORY, _PC_SKEWS),
         lambda points: judge_chain(points, OPC),
     ),
 )

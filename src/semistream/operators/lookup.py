@@ -101,23 +101,7 @@ class LookupJoin(SemiStreamJoin):
                     yield from self._long_run(code, distinct, first, last, refs, offsets, left, mark)
                     code += 1
                     continue
-            kernel.find_runs(
-                distinct,
-                first,
-                last,
-                code,
-                stop,
-                block.pages,
-                block.page_rows,
-                block.base,
-                block.rows,
-                block.kind,
-                block.data,
-                by_key,
-                self.reader.fences,
-                starts,
-                ends,
-            )
+            self.find_runs(distinct, first, last, code, stop, block, starts, ends)
             yield from self._pair(refs, offsets, code, stop, starts, ends, block, left, mark)
             tuples = offsets[code + 1 : stop + 1] - offsets[code:stop]
             yield FoundRuns(distinct[code:stop], starts[code:stop], ends[code:stop], tuples, block)
@@ -164,25 +148,39 @@ class LookupJoin(SemiStreamJoin):
         while page <= last[code]:
             stop = min(page + self._group_capacity(), int(last[code]) + 1)
             block = self._load(np.arange(page, stop, dtype=np.int64))
-            kernel.find_runs(
-                distinct,
-                first,
-                last,
-                code,
-                code + 1,
-                block.pages,
-                block.page_rows,
-                block.base,
-                block.rows,
-                block.kind,
-                block.data,
-                self.master.order == "key",
-                self.reader.fences,
-                starts,
-                ends,
-            )
+            self.find_runs(distinct, first, last, code, code + 1, block, starts, ends)
             yield from self._pair(refs, offsets, code, code + 1, starts, ends, block, left, mark)
             page = int(block.pages[-1]) + 1
+
+    def find_runs(
+        self,
+        codes: Int64s,
+        first: Int64s,
+        last: Int64s,
+        at: int,
+        stop: int,
+        block: PageBlock,
+        starts: Int64s,
+        ends: Int64s,
+    ) -> None:
+        """Where on the block's pages the rows of codes at .. stop - 1 begin and end."""
+        kernel.find_runs(
+            codes,
+            first,
+            last,
+            at,
+            stop,
+            block.pages,
+            block.page_rows,
+            block.base,
+            block.rows,
+            block.kind,
+            block.data,
+            self.master.order == "key",
+            self.reader.fences,
+            starts,
+            ends,
+        )
 
     def _load(self, pages: Int64s) -> PageBlock:
         """Pages of a group: mapped in place, or read into the disk buffer in as few reads as pay."""

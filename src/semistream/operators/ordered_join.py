@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from semistream.columns.keys import equal_keys
 from semistream.columns.rows import BatchColumns, RowLayout
 from semistream.errors import BudgetError, ConfigError
 from semistream.kernels import cache as cache_kernel
@@ -22,8 +20,7 @@ from semistream.kernels.raw import peek_i64
 from semistream.kernels.waiting import QUEUE_HEADER
 from semistream.master.base import Master, PageBlock
 from semistream.operators.chunk import Chunk
-from semistream.operators.lookup import LookupJoin
-from semistream.operators.output import Mark, Take
+from semistream.operators.ordered_output import Batch, OrderedOutput
 from semistream.operators.snapshot import Snapshot
 from semistream.parts.arena import Arena
 from semistream.parts.cache import MAX_LOAD, Cache
@@ -43,20 +40,7 @@ _WINDOW_PER_KEY = 5
 _ANSWER_SHARE = 0.25
 
 
-@dataclass
-class Batch:
-    """Tuples to be answered in order: what names them, their codes, how columns and flags are reached."""
-
-    refs: Int64s
-    codes: Int64s
-    null: Bools
-    n_rows: int
-    take: Take
-    mark: Mark
-    matched: Flags
-
-
-class OrderedJoin(LookupJoin):
+class OrderedJoin(OrderedOutput):
     """ORDEREDJOIN gives its rows in exactly the order of the stream, through a cache and a waiting queue.
 
     While nothing waits, what the cache answers goes out at once. The first tuple that it cannot answer waits,
@@ -312,23 +296,7 @@ class OrderedJoin(LookupJoin):
                 self._oversize.add(int(distinct[at]))
                 at += 1
                 continue
-            lookup_kernel.find_runs(
-                distinct,
-                first,
-                last,
-                at,
-                stop,
-                block.pages,
-                block.page_rows,
-                block.base,
-                block.rows,
-                block.kind,
-                block.data,
-                by_key,
-                self.reader.fences,
-                starts,
-                ends,
-            )
+            self.find_runs(distinct, first, last, at, stop, block, starts, ends)
             self.stats.master_rows_probed += stop - at
             if not self._cache_runs(distinct[at:stop], starts[at:stop], ends[at:stop], block):
                 return
@@ -428,23 +396,7 @@ class OrderedJoin(LookupJoin):
         while page <= last[0] and (found == 0 or self._most_rows == _ALL_ROWS):
             stop = min(page + self._group_capacity(), int(last[0]) + 1)
             block = self._load(np.arange(page, stop, dtype=np.int64))
-            lookup_kernel.find_runs(
-                batch.codes,
-                first,
-                last,
-                0,
-                1,
-                block.pages,
-                block.page_rows,
-                block.base,
-                block.rows,
-                block.kind,
-                block.data,
-                self.master.order == "key",
-                self.reader.fences,
-                starts,
-                ends,
-            )
+            self.find_runs(batch.codes, first, last, 0, 1, block, starts, ends)
             listed = min(int(ends[0] - starts[0]), self._most_rows)
             for start in range(0, listed, self.scratch.size):
                 count = min(self.scratch.size, listed - start)
@@ -495,60 +447,6 @@ class OrderedJoin(LookupJoin):
 
         return Batch(slots, codes, null, count, self.queue.take, mark, matched)
 
-    def _emit_in_order(self, batch: Batch, right: Take, a: Int64s, b: Int64s, count: int) -> Iterator[pa.RecordBatch]:
-        """Rows of the pairs `a[i]`, `b[i]` in their order; `b[i]` NO_ROW is the tuple as it is unmatched."""
-        if count == 0:
-            return
-        how = self.spec.how
-        a, b = a[:count], b[:count]
-        real = np.ones(count, dtype=np.bool_) if self._last == 0 else b != kernel.NO_ROW
-        all_real = bool(real.all())
-        lefts = batch.take(a, 0, count)
-        rights: list[pa.Array] | None = []
-        if how in ("inner", "left") or not self._exact:
-            rows = b if all_real else b[real]
-            rights = right(rows, 0, len(rows))
-        if lefts is None or rights is None:
-            half = count // 2
-            yield from self._emit_in_order(batch, right, a[:half].copy(), b[:half].copy(), half)
-            yield from self._emit_in_order(batch, right, a[half:].copy(), b[half:].copy(), count - half)
-            return
-        keep = None
-        if not self._exact:
-            keep = self._confirmed(batch, a, real, lefts, rights)
-            real, lefts = real[keep], [array.filter(pa.array(keep)) for array in lefts]
-        if how in ("inner", "left"):
-            rights = rights[: len(self._select)]
-            if keep is not None or not all_real:
-                rights = _spread(rights, keep, b != kernel.NO_ROW if self._last else None)
-        self.stats.unmatched += int(len(real) - np.count_nonzero(real))
-        columns = self._stream.decode(lefts)
-        if how in ("inner", "left"):
-            for column, array in zip(self.reader.physical.columns, rights, strict=False):
-                columns.append(column.to_logical(array))
-        if len(real):
-            yield pa.RecordBatch.from_arrays(columns, schema=self.output_schema)
-
-    def _confirmed(self, batch: Batch, a: Int64s, real: Bools, lefts: list[pa.Array], rights: list[pa.Array]) -> Bools:
-        """Which rows stay, now that the true keys of hashed matches are compared."""
-        how = self.spec.how
-        keys = self._decoded_keys(self._stream, lefts, self._key_at)
-        if not real.all():
-            keys = [array.filter(pa.array(real)) for array in keys]
-        same = equal_keys(keys, self._decoded_keys(self.reader.physical, rights, self._master_keys))
-        keep = np.zeros(len(a), dtype=np.bool_)
-        where = np.flatnonzero(real)[same]
-        if how != "inner":
-            first = batch.mark(np.ascontiguousarray(a[where]), len(where))
-            if how == "semi":
-                where = where[first]
-        if how != "anti":
-            keep[where] = True
-        alone = np.flatnonzero(~real)
-        if len(alone):
-            keep[alone] = ~batch.matched(np.ascontiguousarray(a[alone]))
-        return keep
-
     # ------------------------------------------------------------------------------------- the snapshot
 
     def _snapshot_tuples(self) -> pa.Table:
@@ -571,15 +469,3 @@ class OrderedJoin(LookupJoin):
             chunk = Chunk(batch.num_rows, codes, columns, np.empty(0, dtype=np.bool_))
             if self._enqueue(chunk, _NO_NULLS if valid is None else ~valid, 0) < batch.num_rows:
                 raise BudgetError("the waiting tuples of the snapshot do not fit: restore with the same memory")
-
-
-def _spread(arrays: list[pa.Array], keep: Bools | None, real: Bools | None) -> list[pa.Array]:
-    """Arrays that hold the real rows only, at the places of all kept rows: null where no real row stands."""
-    if real is None:
-        return [array.filter(pa.array(keep)) for array in arrays]
-    places = np.cumsum(real) - 1
-    missing = ~real
-    if keep is not None:
-        places, missing = places[keep], missing[keep]
-    indices = pa.array(places, mask=missing)
-    return [array.take(indices) for array in arrays]

@@ -106,7 +106,7 @@ class Explanation:
             yield f"  not {name}: {why}"
         for why in self.revisions:
             yield f"  revised: {why}"
-        if not found.memory_bytes <= setting.M:
+        if found.memory_bytes > setting.M:
             yield f"  the formula wants {_size(found.memory_bytes)}, more than the budget"
 
     def figures(self) -> list[tuple[str, str, str]]:
