@@ -87,18 +87,21 @@ class Planner:
         dimension = self.dimension
         spec = _spec(dimension)
         with closing(dimension.open_master(dimension.version)) as master:
-            if not set(spec.stream_on) <= set(batch.schema.names):
-                # The key comes from an earlier dimension.
-                return workable(dimension, make_plan(master, spec, _keys_only(master.schema, spec), _budget(dimension)))
-            sample = StreamSample(master, spec, batch.schema)
-            sample.add(batch)
-            sample.probe(batch, dimension.memory // dimension.tasks)
+            schema, facts = batch.schema, None
+            if set(spec.stream_on) <= set(schema.names):
+                sample = StreamSample(master, spec, schema)
+                sample.add(batch)
+                sample.probe(batch, dimension.memory // dimension.tasks)
+                facts = sample.facts()
+            else:
+                # The key comes from an earlier dimension, and nothing is known of it.
+                schema = _keys_only(master.schema, spec)
             plan = make_plan(
                 master,
                 spec,
-                batch.schema,
+                schema,
                 _budget(dimension),
-                sample.facts(),
+                facts,
                 batch=max(batch.num_rows, 1),
                 micro_batches=True,
                 sizes=False,
@@ -149,7 +152,13 @@ def planned_with_delay(dimension: Dimension, schema: pa.Schema, max_delay_s: flo
     if not path.exists():
         with closing(dimension.open_master(dimension.version)) as master:
             plan = make_plan(
-                master, _spec(dimension), schema, _budget(dimension), micro_batches=True, max_delay_s=max_delay_s
+                master,
+                _spec(dimension),
+                schema,
+                _budget(dimension),
+                micro_batches=True,
+                max_delay_s=max_delay_s,
+                sizes=False,
             )
         best = plan.choice
         write_once(path, {"algorithm": best.algorithm if best.carried else None})
