@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from semistream import open_join
-from semistream.cost.clock import PRICING, CostClock, chunks_a_tuple, counted
+from semistream.cost.clock import PRICING, CostClock, chunks_a_tuple, counted, doublings
 from semistream.cost.profile import REFERENCE_ROW_BYTES, paper_profile
 from semistream.operators.registry import OPERATORS
 
@@ -82,6 +82,19 @@ def test_wider_rows_take_longer_to_build() -> None:
     wide = CLOCK.price("ssbj", COUNTS, row_bytes=2 * REFERENCE_ROW_BYTES)
     assert wide.terms["c_O"] == pytest.approx(2 * narrow.terms["c_O"])
     assert wide.terms["c_A"] == narrow.terms["c_A"]
+
+
+def test_memory_is_slower_the_more_of_it_rows_may_come_from() -> None:
+    """The tables count, and R where it is mapped; nothing that a core's cache holds."""
+    assert doublings("meshjoin", 3 << 20, 1e12, 0.0) == pytest.approx(2.0)
+    assert doublings("sweepjoin", 3 << 20, 4 << 20, 0.0) == pytest.approx(3.0)
+    assert doublings("sweepjoin", 3 << 20, 4 << 20, 0.75) == pytest.approx(2.25)
+    assert doublings("ssbj", 1000, 0.0, 0.0) < 0.01
+    master = pa.table({"k": np.arange(5000), "v": np.arange(5000)})
+    with open_join("inlj", master=master, on="k", memory="7MB") as join:
+        rows = sum(batch.num_rows for batch in join.push(pa.record_batch({"k": np.arange(4000)})))
+        far = doublings("inlj", join.budget.total, 5000 * join.master.row_bytes, 0.0)
+        assert counted(join)["doublings"] == pytest.approx(rows * far)
 
 
 def test_chunks_of_a_push() -> None:

@@ -42,6 +42,14 @@ def test_every_figure_has_a_section_a_picture_and_a_line_in_the_claims_table(tre
         assert any(svg.get("class") == "plot" for svg in section.iter("svg"))
 
 
+def test_the_claims_stand_in_a_table_of_their_own(page: Path) -> None:
+    lines = page.with_name("claims.md").read_text(encoding="utf-8").splitlines()
+    for figure in MEASURED:
+        (row,) = [line for line in lines if line.startswith(f"| {figure.id}: ")]
+        assert len(re.findall(r"(?<!\\)\|", row)) == 6
+    assert f"- not measured: {EMPTY.id}" in lines
+
+
 def test_a_figure_without_points_is_named(tree: ElementTree.Element) -> None:
     assert f"not measured{EMPTY.id}" in _text(tree)
     assert EMPTY.claim not in _text(tree)

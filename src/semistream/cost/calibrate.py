@@ -2,7 +2,7 @@
 
     reads          c_I/O: loads of 1 to 32 pages, in order and at random, through the page cache, past it, and mapped
     operations     c_S, c_H ... : slope between few and many operations in one call (`micro.py`)
-    operators      c_C, c_T, c_O of each: what short real runs take besides, per chunk, turn and output row
+    operators      c_C, c_T, c_O, c_P, c_M ... of each: what short real runs take besides, per chunk, turn, row ...
 
 Times of operations and operators are those of the CPU, which neighbours on a shared machine disturb least, in units
 of a yardstick timed beside them; times of reads are the wall's. Every figure is a median, with the 95 % interval of a
@@ -42,22 +42,24 @@ _LARGE_ROWS, _LARGE_PAGE_ROWS = 262_144, 256
 _SMALL_ROWS, _SMALL_PAGE_ROWS = 30_000, 64
 _IO_SIZES = (1, 4, 16, 32)
 #: tuples of a short run before it is timed, of a timed turn, and turns
-_BATCH = 10_000
-_WARM, _TURNS = 2 * _BATCH, 3
-#: the operators' short runs: which R, budget in bytes, exponent of the stream
+_TURN = 10_000
+_WARM, _TURNS = 6 * _TURN, 3
+#: the operators' short runs: which R, budget in bytes, exponent of the stream, tuples a push
 _RUNS = (
-    ("small", 500_000, 1.0),
-    ("small", 500_000, 0.0),
-    ("small", 1_000_000, 0.0),
-    ("large", 2_000_000, 1.0),
-    ("large", 4_000_000, 0.0),
-    ("large", 4_000_000, 1.0),
-    ("large", 12_000_000, 1.0),
-    ("large", 60_000_000, 0.0),
+    ("small", 500_000, 1.0, 10_000),
+    ("large", 4_000_000, 0.0, 10_000),
+    ("large", 12_000_000, 1.0, 10_000),
+    ("small", 1_000_000, 0.0, 2_000),
+    ("large", 4_000_000, 1.0, 2_000),
+    ("small", 500_000, 0.0, 10_000),
+    ("large", 60_000_000, 0.0, 10_000),
+    ("small", 2_000_000, 1.0, 2_000),
+    ("large", 12_000_000, 0.0, 2_000),
+    ("large", 2_000_000, 1.0, 10_000),
 )
-#: costs that are an operator's own: beginning and ending chunks and turns, output from where its rows stand, and what
-#: it does for a key it looked up
-_OWN = ("c_C", "c_T", "c_O", "c_L")
+#: costs that are an operator's own: beginning and ending chunks and turns, output from where its rows stand, near or
+#: far, and what it does for a key it looked up, for a page it visits and for a tuple it takes into its cache
+_OWN = ("c_C", "c_T", "c_O", "c_L", "c_P", "c_B", "c_M")
 _PRIOR = 0.3
 _SEED = 11
 
@@ -124,21 +126,21 @@ def _master(folder: Path, name: str, rows: int, page_rows: int, order: str) -> M
 
 def yardstick_in(folder: Path) -> Yardstick:
     """The yardstick of a calibration, with its data in this folder."""
-    return Yardstick(_master(folder, "small", _SMALL_ROWS, _SMALL_PAGE_ROWS, "key"))
+    return Yardstick(_master(folder, "large", _LARGE_ROWS, _LARGE_PAGE_ROWS, "key"))
 
 
 def calibrate(
     *,
     folder: str | Path | None = None,
-    seconds: float = 40.0,
+    seconds: float = 90.0,
     least: int = 0,
     say: Say | None = None,
     name: str = "measured",
 ) -> CostProfile:
-    """Measure a profile; about half a minute. `folder` is where the test data is written: the disk that is measured.
+    """Measure a profile; about a minute. `folder` is where the test data is written: the disk that is measured.
 
-    After `seconds` no further operator is run, once `least` of them were: its own costs are then those of the others
-    on average.
+    After `seconds` no further round of short runs is begun, once `least` of them were. A round takes all operators
+    through one setting, so that what else goes on meanwhile touches all alike.
     """
     tell = say or (lambda _: None)
     deadline = time.monotonic() + seconds
@@ -148,21 +150,23 @@ def calibrate(
         plain = Path(place) / "large.parquet"
         pq.write_table(micro.master_table(_LARGE_ROWS), plain, row_group_size=65_536)
         io = measure_io(by_key.large, open_master(plain, (micro.KEY,)))
-        yardstick = Yardstick(by_key.small)
+        yardstick = Yardstick(by_key.large)
         usual = float(np.median([yardstick.seconds(time.process_time) for _ in range(_REPEATS)]))
         usual_wall = float(np.median([yardstick.seconds(time.perf_counter) for _ in range(_REPEATS)]))
         tell("operations")
-        units = measure_units(by_key.small)
+        units = measure_units(by_key.small, yardstick, usual)
         nothing = {symbol: UnitCost.exactly(0.0) for symbol in _OWN}
         base = CostProfile(name, {**units, **nothing}, io)
         by_frequency = _masters(Path(place), "frequency")
         runs: dict[str, Runs] = {}
-        for algorithm, operator in OPERATORS.items():
-            if time.monotonic() > deadline and len(runs) >= least:
+        for number, run in enumerate(_RUNS, 1):
+            if time.monotonic() > deadline and number > least:
                 break
-            tell(algorithm)
-            masters = by_frequency if operator.wants_frequency_order else by_key
-            runs[algorithm] = measure_runs(algorithm, masters, base, yardstick, (usual, usual_wall))
+            for algorithm, operator in OPERATORS.items():
+                tell(f"operators, round {number} of {len(_RUNS)}: {algorithm}")
+                masters = by_frequency if operator.wants_frequency_order else by_key
+                turns = list(_short_runs(algorithm, masters, run, base, yardstick, (usual, usual_wall)))
+                runs.setdefault(algorithm, []).append(turns)
         yardstick.close()
     every_run = [turns for part in runs.values() for turns in part]
     units |= own_costs(every_run, {symbol: cost for symbol, cost in units.items() if symbol in _OWN})
@@ -302,11 +306,13 @@ def _map_cost(reader: PageReader) -> IoCost:
 # -------------------------------------------------------------------------------------------- operations
 
 
-def measure_units(master: Master) -> dict[str, UnitCost]:
+def measure_units(master: Master, yardstick: Yardstick, usual: float) -> dict[str, UnitCost]:
     """Slopes of all operations."""
     units = {}
     for task in micro.tasks(master):
         slopes = []
+        # Before and after, for the yardstick takes the CPU's caches from what is timed.
+        paces = [yardstick.seconds(time.process_time) / usual]
         for repeat in range(_REPEATS + 2):
             pair = []
             for n in (micro.SMALL, micro.LARGE):
@@ -316,7 +322,8 @@ def measure_units(master: Master) -> dict[str, UnitCost]:
                 pair.append((operations, time.thread_time() - start))
             if repeat >= 2 and pair[1][0] > pair[0][0]:
                 slopes.append((pair[1][1] - pair[0][1]) / (pair[1][0] - pair[0][0]))
-        units[task.symbol] = interval(np.array(slopes))
+        paces.append(yardstick.seconds(time.process_time) / usual)
+        units[task.symbol] = interval(np.array(slopes) / np.mean(paces))
     return units
 
 
@@ -334,21 +341,11 @@ def overlap(algorithm: str, runs: Runs, profile: CostProfile) -> UnitCost:
     return interval(np.array(parts)) if parts else UnitCost.exactly(1.0)
 
 
-def measure_runs(
-    algorithm: str, masters: _Masters, base: CostProfile, yardstick: Yardstick, usual: tuple[float, float]
-) -> Runs:
-    """Short runs of an operator; for each setting all of its turns."""
-    return [
-        list(_short_runs(algorithm, getattr(masters, which), budget, exponent, base, yardstick, usual))
-        for which, budget, exponent in _RUNS
-    ]
-
-
 def own_costs(runs: Runs, usual: dict[str, UnitCost]) -> dict[str, UnitCost]:
     """What runs take beyond what the unit costs explain: per chunk, per turn, per output row.
 
-    Eight short runs tell four costs apart only roughly; where they do not, an operator's cost is the usual one, where
-    that is known.
+    So few short runs tell so many costs apart only roughly; where they do not, an operator's cost is the usual one,
+    where that is known.
     """
     prior = [usual[symbol].seconds if symbol in usual else 0.0 for symbol in _OWN]
     fits = [_fit([sorted(turns, key=lambda run: run.seconds)[len(turns) // 2] for turns in runs], prior)]
@@ -367,28 +364,31 @@ def own_costs(runs: Runs, usual: dict[str, UnitCost]) -> dict[str, UnitCost]:
 
 def _short_runs(
     algorithm: str,
-    master: Master,
-    budget: int,
-    exponent: float,
+    masters: _Masters,
+    run: tuple[str, int, float, int],
     base: CostProfile,
     yardstick: Yardstick,
     usual: tuple[float, float],
 ) -> Iterator[_Run]:
-    codes = micro.zipf_codes(master.n_rows, _WARM + _TURNS * _BATCH, exponent)
+    which, budget, exponent, batch = run
+    master: Master = getattr(masters, which)
+    codes = micro.zipf_codes(master.n_rows, _WARM + _TURNS * _TURN, exponent)
     clock = CostClock(base)
     with open_join(algorithm, master=master, on=micro.KEY, memory=budget, stream_schema=micro.STREAM_SCHEMA) as join:
-        micro.flow(join, codes[:_WARM], _BATCH)
+        micro.flow(join, codes[:_WARM], batch)
         for turn in range(_TURNS):
             before = copy.copy(join.stats)
-            batch = micro.stream_batch(codes[_WARM + turn * _BATCH :][:_BATCH])
+            tuples = micro.stream_batch(codes[_WARM + turn * _TURN :][:_TURN])
+            parts = [tuples.slice(start, batch) for start in range(0, _TURN, batch)]
             pace = yardstick.seconds(time.process_time) / usual[0]
             pace_wall = yardstick.seconds(time.perf_counter) / usual[1]
             start, start_wall = time.process_time(), time.perf_counter()
-            for _output in join.push(batch):
-                pass
+            for part in parts:
+                for _output in join.push(part):
+                    pass
             seconds = (time.process_time() - start) / pace
             wall = (time.perf_counter() - start_wall) / pace_wall
-            counts = counted(join, before, batch=_BATCH)
+            counts = counted(join, before, batch=batch)
             explained = clock.price(join.name, counts).serial_seconds
             operations = PRICING[join.name].operations
             own = tuple(sum(counts[name] for name in operations.get(symbol, ())) for symbol in _OWN)
@@ -402,10 +402,13 @@ def _fit(runs: list[_Run], prior: list[float]) -> tuple[float, ...]:
     weight = np.array([1.0 / run.seconds for run in runs])
     rest = np.array([run.seconds - run.explained for run in runs]) * weight
     columns = np.array([run.own for run in runs]) * weight[:, None]
-    # A cost that is off its usual value by all of that value counts as a residual of this size.
-    known = np.flatnonzero(np.array(prior) > 0)
-    columns = np.vstack((columns, _PRIOR * np.diag(1.0 / np.maximum(np.array(prior), 1e-12))[known]))
-    rest = np.concatenate((rest, np.full(len(known), _PRIOR)))
+    # A cost that is off its usual value by all of that value counts as a residual of this size; where the usual one is
+    # next to nothing, by a tenth of an output row's.
+    value = np.array(prior)
+    scale = np.maximum(value, prior[_OWN.index("c_O")] / 10)
+    known = np.flatnonzero(scale > 0)
+    columns = np.vstack((columns, _PRIOR * np.diag(1.0 / np.maximum(scale, 1e-12))[known]))
+    rest = np.concatenate((rest, _PRIOR * value[known] / scale[known]))
     best, best_error = (0.0,) * len(_OWN), float((rest**2).sum())
     for size in range(1, len(_OWN) + 1):
         for used in itertools.combinations(range(len(_OWN)), size):

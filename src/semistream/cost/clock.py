@@ -7,6 +7,7 @@ have taken. The same table prices a formula's predicted counts, so a prediction 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
@@ -16,13 +17,16 @@ from semistream.operators.chunk import JoinStats
 
 Counters = tuple[str, ...]
 
+#: about what a core's own cache holds
+_NEAR_BYTES = 1 << 20
+
 _WAITING: dict[str, Counters] = {"c_A": ("appended",), "c_E": ("expired",)}
 _STREAM: dict[str, Counters] = {"c_S": ("tuples_in",), "c_C": ("chunks",)}
 _PROBE: dict[str, Counters] = {"c_H": ("cache_hits", "cache_misses")}
 _BUILD: dict[str, Counters] = {"c_H_S": ("master_rows_probed",), "c_T": ("iterations",)}
-_OUTPUT: dict[str, Counters] = {"c_O": ("rows_out",)}
+_OUTPUT: dict[str, Counters] = {"c_O": ("rows_out",), "c_M": ("doublings",)}
 _SWITCH: dict[str, Counters] = {"c_B": ("switched",)}
-_LOOKUP: dict[str, Counters] = {"c_L": ("master_rows_probed",), "c_T": ("iterations",)}
+_LOOKUP: dict[str, Counters] = {"c_L": ("master_rows_probed",), "c_P": ("pages_read",), "c_T": ("iterations",)}
 _FREQUENCY: dict[str, Counters] = {"c_F": ("frequency_checks",)}
 
 
@@ -58,7 +62,7 @@ PRICING: dict[str, Pricing] = {
     "cachejoin": Pricing(_CACHE),
     "pcachejoin": Pricing(_HAND_OVER, threads=2),
     "opcachejoin": Pricing(_HAND_OVER, threads=3),
-    "inlj": Pricing({**_STREAM, **_OUTPUT, "c_L": ("tuples_in",), "c_T": ("iterations",)}, mapped=True),
+    "inlj": Pricing({**_STREAM, **_OUTPUT, **_LOOKUP, "c_L": ("tuples_in",)}, mapped=True),
     "sweepjoin": Pricing({**_STREAM, **_PROBE, **_LOOKUP, **_OUTPUT, **_SWITCH}, mapped=True),
     "orderedjoin": Pricing({**_STREAM, **_PROBE, **_WAITING, **_LOOKUP, **_OUTPUT, **_SWITCH}, mapped=True),
     "ssij": Pricing(_BLOCKS, mapped=True),
@@ -95,7 +99,7 @@ class CostClock:
         parquet: bool = False,
         row_bytes: float = REFERENCE_ROW_BYTES,
     ) -> VirtualTime:
-        """Virtual time of these counts (names of `JoinStats`, and "chunks"), with output rows of `row_bytes`.
+        """Virtual time of these counts (names of `JoinStats`, "chunks" and "doublings"), output rows of `row_bytes`.
 
         R is a page store, read past the page cache if `direct`, or Parquet in place.
         """
@@ -104,7 +108,7 @@ class CostClock:
         terms = {"c_I/O": self._io(pricing, counts, mode)}
         for symbol, counters in pricing.operations.items():
             number = sum(counts.get(name, 0.0) for name in counters)
-            scale = row_bytes / REFERENCE_ROW_BYTES if symbol == "c_O" else 1.0
+            scale = row_bytes / REFERENCE_ROW_BYTES if symbol in ("c_O", "c_M") else 1.0
             terms[symbol] = number * scale * self.profile.unit(symbol, algorithm)
         phases = self._phases(pricing, counts, terms)
         longest, serial = max(phases), sum(terms.values())
@@ -123,8 +127,7 @@ class CostClock:
         """
         if pricing.threads == 1:
             return (sum(terms.values()),)
-        asked = counts.get("cache_hits", 0.0) + counts.get("cache_misses", 0.0)
-        hits = counts.get("cache_hits", 0.0) / asked if asked else 0.0
+        hits = hit_share(counts)
         stream = sum(terms[symbol] for symbol in pricing.stream_phase if symbol in terms) + hits * terms["c_O"]
         disk = sum(terms.values()) - stream - terms["c_I/O"]
         interpreter = terms["c_C"] + terms["c_T"]
@@ -150,7 +153,26 @@ def counted(join: SemiStreamJoin, before: JoinStats | None = None, *, batch: int
         value = getattr(join.stats, column.name)
         counts[column.name] = float(value - (getattr(before, column.name) if before is not None else 0))
     counts["chunks"] = counts["tuples_in"] * chunks_a_tuple(join.chunk_rows, batch)
+    r_bytes = join.master.n_rows * join.master.row_bytes
+    counts["doublings"] = counts["rows_out"] * doublings(join.name, join.budget.total, r_bytes, hit_share(counts))
     return counts
+
+
+def hit_share(counts: Mapping[str, float]) -> float:
+    """Part of the tuples that asked the cache and were answered by it."""
+    asked = counts.get("cache_hits", 0.0) + counts.get("cache_misses", 0.0)
+    return counts.get("cache_hits", 0.0) / asked if asked else 0.0
+
+
+def doublings(algorithm: str, M: float, r_bytes: float, hits: float) -> float:
+    """How far apart the bytes are that an output row comes from: the tables, or R where it is mapped.
+
+    Beyond what the CPU keeps near, an access takes the longer the more there is: about as much more for each doubling.
+    """
+    tables = math.log2(1.0 + M / _NEAR_BYTES)
+    if not PRICING[algorithm].mapped:
+        return tables
+    return hits * tables + (1.0 - hits) * math.log2(1.0 + (M + r_bytes) / _NEAR_BYTES)
 
 
 def chunks_a_tuple(chunk_rows: int, batch: int | None) -> float:

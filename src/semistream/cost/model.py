@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from semistream.cost.clock import CostClock, chunks_a_tuple
+from semistream.cost.clock import CostClock, chunks_a_tuple, doublings, hit_share
 from semistream.cost.division import Division
 from semistream.cost.probability import Floats, KeyClasses
 from semistream.cost.profile import CostProfile
@@ -32,7 +32,7 @@ class Prediction:
     memory: Mapping[str, int]
     #: the papers' symbols: d, h_R, h_S, k, w_N, w_S ...
     symbols: Mapping[str, float]
-    #: operations per stream tuple, named as in `join.stats`, and "chunks"
+    #: operations per stream tuple, named as in `join.stats`, "chunks" and "doublings"
     counts: Mapping[str, float]
     #: stream tuples a turn of the main loop, and what the turn takes
     w: float
@@ -86,12 +86,12 @@ def predict(
         "rows_out": s.keys.rows_a_tuple,
         "unmatched": s.keys.absent_share,
         "chunks": chunks_a_tuple(division.chunk, s.batch),
+        "doublings": s.keys.rows_a_tuple * doublings(algorithm, s.M, s.R_t * s.row_bytes, hit_share(counts)),
         **counts,
     }
     price = CostClock(profile).price(algorithm, full, direct=s.direct, parquet=not s.has_index, row_bytes=s.v_O)
     turns = full.get("iterations", 0.0)
     w = 1.0 / turns if turns > 0 else float(s.batch)
-    asked = full.get("cache_hits", 0.0) + full.get("cache_misses", 0.0)
     parts = {"index": division.index, "scratch": division.scratch, "disk buffer": division.buffer, **memory}
     return Prediction(
         algorithm=algorithm,
@@ -101,7 +101,7 @@ def predict(
         w=w,
         c_loop=w * price.seconds,
         terms={symbol: w * seconds for symbol, seconds in price.terms.items()},
-        hit_rate=full.get("cache_hits", 0.0) / asked if asked else 0.0,
+        hit_rate=hit_share(full),
         delay_tuples=delay,
         longest_delay_tuples=longest_delay,
     )

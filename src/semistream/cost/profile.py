@@ -18,13 +18,15 @@ from typing import Any
 
 from semistream.errors import ConfigError, StoreError
 
-#: What is priced. c_L, c_C and c_T are ours: an index look-up, a chunk of the stream and a turn of the main loop have
-#: a cost of their own where operators work in chunks. c_H_S is c_H for a master tuple probed in H_S: papers have one.
+#: What is priced. c_L, c_P, c_C, c_T and c_M are ours: an index look-up, a page, a chunk of the stream and a turn of
+#: the main loop have a cost of their own where operators work in chunks, and memory is slower the more of it is in use.
+#: c_H_S is c_H for a master tuple probed in H_S: papers have one.
 SYMBOLS = {
     "c_S": "read one stream tuple: slice, key code, column view",
     "c_H": "look one stream tuple up in H_R",
     "c_H_S": "look one master tuple up in H_S",
     "c_L": "look one key up through the index and on its page",
+    "c_P": "visit one page in a sweep: find it in the mapping, and its columns",
     "c_O": "build one output row",
     "c_A": "append one tuple to H_S and Q",
     "c_E": "remove one tuple from H_S and Q",
@@ -33,6 +35,7 @@ SYMBOLS = {
     "c_AI": "append one tuple to I_B",
     "c_C": "begin and end one chunk of the stream",
     "c_T": "begin and end one turn of the main loop, its output batches included",
+    "c_M": "for one output row, each doubling of the memory it may come from beyond what the CPU keeps near",
 }
 #: how R is read; "parquet" is decoding in place
 IO_MODES = ("direct", "buffered", "mapped", "parquet")
@@ -199,6 +202,7 @@ def paper_profile() -> CostProfile:
         "c_H": _ERA_LOOKUP,
         "c_H_S": _ERA_LOOKUP,
         "c_L": 2 * _ERA_LOOKUP,
+        "c_P": 0.0,
         "c_O": 500e-9,
         "c_A": 600e-9,
         "c_E": 600e-9,
@@ -207,6 +211,7 @@ def paper_profile() -> CostProfile:
         "c_AI": 200e-9,
         "c_C": 0.0,
         "c_T": 0.0,
+        "c_M": 0.0,
     }
     disk = IoCost(UnitCost.exactly(12.7e-3), UnitCost.exactly(0.2e-3), UnitCost.exactly(100e6))
     return CostProfile(
@@ -222,6 +227,7 @@ def paper_profile() -> CostProfile:
             "c_H": "hash map of boxed objects beyond the CPU's caches: two or three memory accesses of 100 ns",
             "c_H_S": "as c_H: the papers have one c_H",
             "c_L": "a search among fence keys and one on the page, both in memory",
+            "c_P": "not in the papers: part of reading a page",
             "c_O": "copy of 140 bytes into a new object",
             "c_A": "insertion into the multi-hash-map and the queue: twice a look-up",
             "c_E": "removal from both: as c_A",
@@ -230,5 +236,6 @@ def paper_profile() -> CostProfile:
             "c_AI": "append to a queue of 20-byte tuples",
             "c_C": "not in the papers: their loops have no chunks",
             "c_T": "not in the papers: part of the other costs",
+            "c_M": "not in the papers: look-ups are priced as beyond the CPU's caches at any size",
         },
     )

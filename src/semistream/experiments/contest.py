@@ -48,11 +48,11 @@ class Task:
     #: sizes of batches, one behind the other
     batches: tuple[int, ...] = (100_000,)
     #: turns of each size, and how long one takes (at least a batch); no size gets much more time than `most_seconds`
-    turns: int = 4
+    turns: int = 3
     turn_seconds: float = 0.2
-    most_seconds: float = 2.0
+    most_seconds: float = 1.2
     #: how long who learns may learn before
-    warm_seconds: float = 1.5
+    warm_seconds: float = 1.0
 
 
 # ------------------------------------------------------------------------------------------ the child

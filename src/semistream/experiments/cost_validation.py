@@ -11,13 +11,12 @@ from collections.abc import Iterator, Sequence
 
 from semistream.cost.registry import predict_join
 from semistream.errors import BudgetError
-from semistream.experiments.family import MEMORY_AXIS, OX, SSBJ, SSCJ, SSJ, Family
+from semistream.experiments.family import MEMORY_AXIS, MEMORY_SHARES, OX, SSBJ, SSCJ, SSJ, Family
 from semistream.experiments.figure import Axis, Figure, Point, Verdict
 from semistream.experiments.judging import Check, Curves, judge, near
 from semistream.experiments.lab import WAYS, Lab
 from semistream.experiments.runs import Estimate
 
-SHARES = (0.02, 0.05, 0.1)
 _LOOP = Axis("c_loop", "s", log=True)
 MEASURED, CALCULATED = "measured", "calculated"
 
@@ -30,7 +29,7 @@ def validation(
     algorithms: Sequence[str] | None = None,
     skew: float = 1.0,
     size: float = 1.0,
-    shares: Sequence[float] = SHARES,
+    shares: Sequence[float] = MEMORY_SHARES,
 ) -> Iterator[Point]:
     """c_loop over memory, measured and calculated, by every clock."""
     source = family.source(lab, size, skew)
@@ -120,7 +119,7 @@ FIGURES = (
         _LOOP,
         "For every memory setting the predicted cost of Optimised X-HYBRIDJOIN is close to the measured one (no "
         "number is given, we hold the median to 15 %).",
-        lambda lab: validation(lab, "003-7", OX, algorithms=OX.algorithms[:1], size=0.25, shares=(0.05, 0.1, 0.2, 0.4)),
+        lambda lab: validation(lab, "003-7", OX, algorithms=OX.algorithms[:1], size=0.25, shares=(0.05, 0.15, 0.4)),
         judge_validation,
     ),
 )

@@ -18,7 +18,7 @@ from semistream.experiments.lab import Lab
 from semistream.experiments.source import Synthetic
 from semistream.workloads.relation import MASTER_ROW_BYTES
 
-MEMORY_SHARES = (0.01, 0.02, 0.05, 0.1)
+MEMORY_SHARES = (0.01, 0.03, 0.1)
 SIZE_SHARES = (0.2, 0.5, 1.0)
 SKEWS = (0.0, 0.5, 0.75, 1.0)
 

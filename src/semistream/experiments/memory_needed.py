@@ -17,10 +17,10 @@ from semistream.experiments.lab import WAYS, Lab
 from semistream.experiments.runs import Estimate
 from semistream.experiments.source import Synthetic
 
-_LADDER = (0.05, 0.1, 0.2, 0.4)
+_LADDER = (0.05, 0.15, 0.4)
 #: R of 20 million tuples in figure 4a; 20 to 80 million in 4b, of which the largest here is the R of figure 5a
 _SIZE = 0.2
-_SIZES: Mapping[float, Sequence[float]] = {0.2: _LADDER, 0.4: (0.05, 0.1, 0.2), 1.0: (0.01, 0.02, 0.05, 0.1)}
+_SIZES: Mapping[float, Sequence[float]] = {0.2: _LADDER, 0.4: (0.05, 0.2), 1.0: (0.01, 0.03, 0.1)}
 _RATES = 4
 _MB = 1e6
 

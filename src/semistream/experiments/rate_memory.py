@@ -21,8 +21,8 @@ from semistream.experiments.figure import Figure, Point, Verdict
 from semistream.experiments.judging import Check, Curves, ahead, factor, judge, rises
 
 #: Seed 003 gives no figures for its budgets; seed 004 takes 50 to 250 MB for two million tuples.
-_OX_SHARES = (0.05, 0.1, 0.2, 0.4)
-_PC_SHARES = (0.21, 0.42, 0.63, 1.04)
+_OX_SHARES = (0.05, 0.15, 0.4)
+_PC_SHARES = (0.21, 0.42, 1.04)
 HYBRID_REASON = (
     "Against HYBRIDJOIN: the cache is paid from the same memory, and without it a load already serves twice the tuples "
     "that the papers' model says. Against the scans: on the papers' disk every load of an index operator seeks for "

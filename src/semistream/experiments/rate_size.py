@@ -20,8 +20,8 @@ from semistream.experiments.figure import Figure, Point, Verdict
 from semistream.experiments.judging import Check, Curves, ahead, factor, judge, rises
 from semistream.experiments.rate_memory import HYBRID_REASON, judge_chain, judge_first_of_all
 
-#: Seed 003: 0.5 to 8 million tuples, by factors of two; its memory is taken as seed 004's 50 MB.
-_OX_SIZES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
+#: Seed 003: 0.5 to 8 million tuples; its memory is taken as seed 004's 50 MB.
+_OX_SIZES = (1 / 16, 1 / 4, 1.0)
 _OX_MEMORY = 50 / 960
 #: Seed 004: 0.5 to 2 million tuples and 50 MB.
 _PC_SIZES = (0.25, 0.5, 1.0)

@@ -13,9 +13,10 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
-from semistream.experiments.figure import Figure, Outcome, Point, Verdict
+from semistream.experiments.figure import Figure, Point, Verdict
 from semistream.experiments.registry import FIGURES
 from semistream.report.canvas import series_variables, swatch
+from semistream.report.claims import CLAIMS, OUTCOMES, claims_table
 from semistream.report.colours import colour_pairs, looks
 from semistream.report.numbers import short
 from semistream.report.plots import axis_label, caption, inline_panels, needs_legend, save_plots
@@ -35,7 +36,6 @@ _OURS = "Beyond the papers"
 _ON_TOP = frozenset({"scale", "seed"})
 #: where a verdict goes on with the next clock
 _NEXT_CLOCK = re.compile(r"\.\s+(?=(?:papers' clock|this machine's clock|wall clock|counts): )")
-_OUTCOMES: dict[Outcome, str] = {"held": "held", "partly": "partly held", "not": "did not hold"}
 _READING = (
     "Values are means with 95 % confidence intervals, by up to three clocks. The cost clock multiplies what a real run "
     "did (reads, look-ups, output rows …) by the price of each operation: with prices of the papers' time it shows "
@@ -63,7 +63,7 @@ class Chapter:
 
 
 def write_report(out: Path, figures: Iterable[Figure] | None = None) -> Path:
-    """Read the results in `out`, write plots (SVG, PNG) and the report there, and say where it is."""
+    """Read the results in `out`, write plots (SVG, PNG), claims and the report there, and say where it is."""
     results = read_results(out)
     chapters, missing = [], []
     for figure in FIGURES.values() if figures is None else figures:
@@ -73,6 +73,8 @@ def write_report(out: Path, figures: Iterable[Figure] | None = None) -> Path:
             chapters.append(Chapter(figure, points, figure.judge(points)))
         else:
             missing.append(figure)
+    told = {part: [(chapter.figure, chapter.verdict) for chapter in mine] for part, mine in _by_part(chapters).items()}
+    (out / CLAIMS).write_text(claims_table(told, missing, results.about), encoding="utf-8")
     path = out / REPORT
     path.write_text(render(chapters, missing, results), encoding="utf-8")
     return path
@@ -111,7 +113,7 @@ def _style() -> str:
 
 def _head(chapters: Sequence[Chapter], missing: Sequence[Figure], results: Results) -> str:
     counts = Counter(chapter.verdict.outcome for chapter in chapters)
-    tiles: list[tuple[str, int, str]] = [(outcome, counts[outcome], label) for outcome, label in _OUTCOMES.items()]
+    tiles: list[tuple[str, int, str]] = [(outcome, counts[outcome], label) for outcome, label in OUTCOMES.items()]
     if missing:
         tiles.append(("open", len(missing), "not measured"))
     shown = "".join(f'<li class="{outcome}"><b>{count}</b>{label}</li>' for outcome, count, label in tiles)
@@ -163,7 +165,7 @@ def _contents(ordered: dict[str, list[Chapter]]) -> str:
 
 def _badge(chapter: Chapter) -> str:
     outcome = chapter.verdict.outcome
-    return f'<span class="badge {outcome}">{_OUTCOMES[outcome]}</span>'
+    return f'<span class="badge {outcome}">{OUTCOMES[outcome]}</span>'
 
 
 def _chapter(chapter: Chapter) -> str:
