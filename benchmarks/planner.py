@@ -2,10 +2,10 @@
 
 Settings are drawn once, by a fixed seed, from sizes of R, budgets, skews, shares without a match, batch sizes, finished
 batch by batch or not, with an index (page store) or without (Parquet). The planner sees what a user's join would show
-it: R, the budget, and one batch of the stream. Rates are wall-clock tuples a second after a warm-up. The fastest few of
-a setting and the pick are opened and measured again, in turns, and that twice: the first time says which is the
-fastest, the second how the pick compares with it, round by round, and the median counts. The fastest of several noisy
-figures would otherwise be the luckiest of them.
+it: R, the budget, and one batch of the stream. Rates are wall-clock tuples a second. All operators run for a moment;
+the fastest few and the pick are opened again, warmed up until their caches are at rest (or for some seconds), and
+measured in turns. Half of these turns say which is the fastest, the other half how the pick compares with it, turn by
+turn, and the median counts: the fastest of several noisy figures would otherwise be the luckiest of them.
 
     python benchmarks/planner.py                     44 settings, about twenty minutes
     python benchmarks/planner.py --settings 6        fewer, to see that it runs
@@ -50,8 +50,11 @@ from semistream.workloads.relation import KEY, MASTER_ROW_BYTES, master_table, s
 SEED = 2026
 TUPLES = 400_000
 WITHIN, SHARE, WORST = 0.9, 0.9, 0.5
-WARM_S, MEASURED_S, AGAIN_S = 0.6, 0.4, 0.25
-ROUNDS, FINALISTS = 6, 4
+#: seconds: a first impression, before and while it is taken; rounds of the warm-up and most of it; a turn
+FIRST_S, FIRST_WARM_S, WARM_S, MOST_WARM_S, TURN_S = 0.3, 0.4, 0.4, 6.0, 0.25
+TURNS, FINALISTS = 12, 4
+#: R-cycles that a scan needs until it is at rest, and by how much hits may change from round to round then
+CYCLES, AT_REST = 6, 0.01
 #: who has less than this part of the fastest rate so far needs no further measurement
 HOPELESS = 0.5
 console = Console(width=150)
@@ -159,18 +162,31 @@ class Runner:
         self.join = OPERATORS[name](master, JoinSpec.make(KEY, "left"), case.memory, **options)
         self._stream = itertools.cycle(stream)
         self._drains = case.micro_batches
-        self.warm = self.run(WARM_S)
 
     def run(self, seconds: float) -> float:
         """Tuples a second over so much time, at least one batch."""
-        tuples, batches, started = 0, 0, time.perf_counter()
-        while batches < 1 or time.perf_counter() - started < seconds:
+        tuples, started = 0, time.perf_counter()
+        while not tuples or time.perf_counter() - started < seconds:
             batch = next(self._stream)
             _spend(self.join.push(batch))
             if self._drains:
                 _spend(self.join.drain())
-            tuples, batches = tuples + batch.num_rows, batches + 1
+            tuples += batch.num_rows
         return tuples / (time.perf_counter() - started)
+
+    def warm_up(self) -> None:
+        """Until hits no longer change, and a scan that is no main-memory join has gone round some times."""
+        stats, until = self.join.stats, time.perf_counter() + MOST_WARM_S
+        resident = getattr(self.join, "resident", False)
+        last = -1.0
+        while time.perf_counter() < until:
+            hits, tuples = stats.cache_hits, stats.tuples_in
+            self.run(WARM_S)
+            share = (stats.cache_hits - hits) / (stats.tuples_in - tuples)
+            turning = self.join.access == "scan" and not resident and stats.r_cycles < CYCLES
+            if abs(share - last) <= AT_REST and not turning:
+                return
+            last = share
 
 
 def _spend(outputs: Iterator[pa.RecordBatch]) -> None:
@@ -196,26 +212,27 @@ def measure(case: Case, data: Data, profile: CostProfile) -> dict[str, Any]:
         except BudgetError:
             continue
         with runner.join:
-            hopeless = runner.warm < HOPELESS / 2 * max(first.values(), default=0.0)
-            first[name] = runner.warm if hopeless else runner.run(MEASURED_S)
+            first[name] = runner.run(FIRST_WARM_S)
+            if first[name] > HOPELESS / 2 * max(first.values()):
+                first[name] = runner.run(FIRST_S)
     best = max(first.values())
     finalists = sorted((name for name in first if first[name] > HOPELESS * best), key=lambda name: -first[name])
     finalists = finalists[:FINALISTS]
     if label not in finalists:
         finalists.append(label)
-    trial: dict[str, list[float]] = {name: [] for name in finalists}
+    runners = {name: Runner(contestants[name][0], master, case, stream, contestants[name][1]) for name in finalists}
+    for runner in runners.values():
+        runner.warm_up()
     rates: dict[str, list[float]] = {name: [] for name in finalists}
-    for told in (trial, rates):
-        runners = {name: Runner(contestants[name][0], master, case, stream, contestants[name][1]) for name in finalists}
-        for _ in range(ROUNDS):
-            for name, runner in runners.items():
-                told[name].append(runner.run(AGAIN_S))
-        for runner in runners.values():
-            runner.join.close()
+    for _ in range(TURNS):
+        for name, runner in runners.items():
+            rates[name].append(runner.run(TURN_S))
+    for runner in runners.values():
+        runner.join.close()
     master.close()
     final = {name: statistics.median(values) for name, values in rates.items()}
-    fastest = max(trial, key=lambda name: statistics.median(trial[name]))
-    beside = zip(rates[label], rates[fastest], strict=True)
+    fastest = max(rates, key=lambda name: statistics.median(rates[name][0::2]))
+    beside = zip(rates[label][1::2], rates[fastest][1::2], strict=True)
     predicted = {each.algorithm: each.rate_per_s for each in plan.candidates}
     return {
         "case": asdict(case),
@@ -224,7 +241,7 @@ def measure(case: Case, data: Data, profile: CostProfile) -> dict[str, Any]:
         "fastest": fastest,
         "ratio": statistics.median(pick / best for pick, best in beside),
         "rates": final,
-        "rounds": [trial, rates],
+        "turns": rates,
         "first": first,
         "predicted": predicted,
         "planning_s": planning,

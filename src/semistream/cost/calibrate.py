@@ -44,18 +44,18 @@ _IO_SIZES = (1, 4, 16, 32)
 #: tuples of a short run before it is timed, of a timed turn, and turns
 _TURN = 10_000
 _WARM, _TURNS = 6 * _TURN, 3
-#: the operators' short runs: which R, budget in bytes, exponent of the stream, tuples a push
+#: the operators' short runs: which R, budget in bytes, exponent of the stream, tuples a push, whether each is drained
 _RUNS = (
-    ("small", 500_000, 1.0, 10_000),
-    ("large", 4_000_000, 0.0, 10_000),
-    ("large", 12_000_000, 1.0, 10_000),
-    ("small", 1_000_000, 0.0, 2_000),
-    ("large", 4_000_000, 1.0, 2_000),
-    ("small", 500_000, 0.0, 10_000),
-    ("large", 60_000_000, 0.0, 10_000),
-    ("small", 2_000_000, 1.0, 2_000),
-    ("large", 12_000_000, 0.0, 2_000),
-    ("large", 2_000_000, 1.0, 10_000),
+    ("small", 500_000, 1.0, 10_000, False),
+    ("large", 4_000_000, 0.0, 10_000, False),
+    ("large", 12_000_000, 1.0, 10_000, False),
+    ("small", 1_000_000, 0.0, 2_000, True),
+    ("large", 4_000_000, 1.0, 2_000, False),
+    ("small", 500_000, 0.0, 10_000, False),
+    ("large", 60_000_000, 0.0, 10_000, False),
+    ("small", 2_000_000, 1.0, 2_000, True),
+    ("large", 12_000_000, 0.0, 2_000, False),
+    ("large", 2_000_000, 1.0, 10_000, False),
 )
 #: costs that are an operator's own: beginning and ending chunks and turns, output from where its rows stand, near or
 #: far, and what it does for a key it looked up, for a page it visits and for a tuple it takes into its cache
@@ -365,27 +365,24 @@ def own_costs(runs: Runs, usual: dict[str, UnitCost]) -> dict[str, UnitCost]:
 def _short_runs(
     algorithm: str,
     masters: _Masters,
-    run: tuple[str, int, float, int],
+    run: tuple[str, int, float, int, bool],
     base: CostProfile,
     yardstick: Yardstick,
     usual: tuple[float, float],
 ) -> Iterator[_Run]:
-    which, budget, exponent, batch = run
+    which, budget, exponent, batch, drained = run
     master: Master = getattr(masters, which)
     codes = micro.zipf_codes(master.n_rows, _WARM + _TURNS * _TURN, exponent)
     clock = CostClock(base)
     with open_join(algorithm, master=master, on=micro.KEY, memory=budget, stream_schema=micro.STREAM_SCHEMA) as join:
-        micro.flow(join, codes[:_WARM], batch)
+        micro.flow(join, codes[:_WARM], batch, drained)
         for turn in range(_TURNS):
             before = copy.copy(join.stats)
-            tuples = micro.stream_batch(codes[_WARM + turn * _TURN :][:_TURN])
-            parts = [tuples.slice(start, batch) for start in range(0, _TURN, batch)]
+            mine = codes[_WARM + turn * _TURN :][:_TURN]
             pace = yardstick.seconds(time.process_time) / usual[0]
             pace_wall = yardstick.seconds(time.perf_counter) / usual[1]
             start, start_wall = time.process_time(), time.perf_counter()
-            for part in parts:
-                for _output in join.push(part):
-                    pass
+            micro.flow(join, mine, batch, drained)
             seconds = (time.process_time() - start) / pace
             wall = (time.perf_counter() - start_wall) / pace_wall
             counts = counted(join, before, batch=batch)

@@ -83,11 +83,15 @@ def stream_batch(codes: Int64s) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=STREAM_SCHEMA)
 
 
-def flow(join: SemiStreamJoin, codes: Int64s, batch: int) -> None:
-    """Push all codes; the output is built and dropped."""
+def flow(join: SemiStreamJoin, codes: Int64s, batch: int, drained: bool = False) -> None:
+    """Push all codes, each batch to its end if `drained`; the output is built and dropped."""
+    tuples = stream_batch(codes)
     for start in range(0, len(codes), batch):
-        for _ in join.push(stream_batch(codes[start : start + batch])):
+        for _ in join.push(tuples.slice(start, batch)):
             pass
+        if drained:
+            for _ in join.drain():
+                pass
 
 
 def chunk_of(join: SemiStreamJoin, batch: pa.RecordBatch) -> Chunk:

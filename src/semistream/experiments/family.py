@@ -20,7 +20,7 @@ from semistream.workloads.relation import MASTER_ROW_BYTES
 
 MEMORY_SHARES = (0.01, 0.03, 0.1)
 SIZE_SHARES = (0.2, 0.5, 1.0)
-SKEWS = (0.0, 0.5, 0.75, 1.0)
+SKEWS = (0.0, 0.5, 1.0)
 
 RATE = Axis("service rate", "tuples/s")
 MEMORY_AXIS = Axis("memory", "% of R")

@@ -10,7 +10,7 @@ from semistream.experiments.judging import FLAT, Check, Curves, judge
 from semistream.experiments.lab import Lab
 
 #: of 100 MB for R of 2 million tuples: 0.5 to 16 MB, and a disk buffer of 850 records
-SHARES = (0.005, 0.02, 0.05, 0.16)
+SHARES = (0.005, 0.02, 0.16)
 _MEMORY = 100 / 240
 _BUFFER_RECORDS = 850
 _PAGE_BYTES = 128

@@ -28,6 +28,8 @@ from semistream.workloads.relation import MASTER_ROW_BYTES
 
 WAYS: tuple[Way, ...] = ("papers", "machine", "wall")
 PROFILE_FILE = "profile.json"
+#: enough for half of the rounds of a calibration; `--profile` brings a full one
+_CALIBRATION_S = 25.0
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,9 @@ class Lab:
             return kept
         if given is None:
             self.say("calibrating this machine")
-            given = calibrate(folder=self.data, say=lambda what: self.say(f"calibrating: {what}"))
+            given = calibrate(
+                folder=self.data, seconds=_CALIBRATION_S, say=lambda what: self.say(f"calibrating: {what}")
+            )
         given.save(path)
         return CostProfile.load(path)
 

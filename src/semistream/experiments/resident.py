@@ -36,9 +36,9 @@ def _run(lab: Lab) -> Iterator[Point]:
             threads=1,
             seed=lab.seed,
             batches=(max(int(source.rows * _BATCH_SHARE), 1),),
-            turns=8,
+            turns=6,
             turn_seconds=0.5,
-            most_seconds=5.0,
+            most_seconds=3.0,
         )
         result = contest(lab, task)
         for seconds, size in result["samples"]:

@@ -3,7 +3,7 @@
 How long to warm up is decided by counts, never by a clock, so that a run with the same seed has the same counts
 everywhere: blocks of the stream are pushed until neither the share of cache hits nor the number of waiting tuples nor
 that of turns of the main loop a tuple changes any more. A block is an R-cycle for operators that scan; for the others
-it is one filling of H_S; in a full table a tuple waits while two fillings come and go.
+it is one and a half fillings of H_S, since in a full table a tuple waits while two fillings come and go.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from semistream.operators.base import SemiStreamJoin
 #: Steady: hits change by no more than this share of the stream from one round of blocks to the next, and waiting tuples
 #: and turns a tuple by no more than this part of themselves.
 _HITS_CHANGE, _OTHER_CHANGE = 0.01, 0.05
-_FILLINGS = 1.0
+_FILLINGS = 1.5
 _LOADS_A_TURN = 20
 #: the papers' bytes of a waiting tuple: 20 and a queue node
 _V_S = 24
@@ -46,11 +46,11 @@ class WarmUp:
 
 #: SSBJ moves keys over three R-cycles, so its turns are three cycles together. The scans without a cache are steady
 #: when H_S has been filled once. SSJ changes its cache once a cycle, and its threshold stays for some of them.
-_SSBJ = WarmUp(3, 3, 4, 6, 0.5)
+_SSBJ = WarmUp(3, 3, 3, 4, 0.5)
 _SCANS = WarmUp(1, 1, 1)
-_SSJ = WarmUp(1, 10, 16)
-_FILLS = WarmUp(1, 4, 12)
-_LEARNS = WarmUp(1, 4, 20)
+_SSJ = WarmUp(1, 8, 16)
+_FILLS = WarmUp(1, 3, 6)
+_LEARNS = WarmUp(1, 4, 10)
 WARM_UPS = {
     "ssbj": _SSBJ,
     "meshjoin": _SCANS,
