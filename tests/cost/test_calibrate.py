@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from semistream.cost.calibrate import calibrate, interval
-from semistream.cost.clock import PRICING, CostClock
+from semistream.cost.clock import PRICING, SCATTERED, CostClock
 from semistream.cost.profile import IO_MODES, SYMBOLS, CostProfile
 from semistream.operators.registry import OPERATORS
 
@@ -26,7 +26,8 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> CostProfile:
 
 def test_every_unit_cost_is_measured(profile: CostProfile) -> None:
     assert set(SYMBOLS) <= set(profile.units)
-    assert {name.partition(".")[2] for name in profile.units} == {"", *OPERATORS}
+    assert {name.partition(".")[2] for name in profile.units} == {"", *OPERATORS, *SCATTERED}
+    assert {name for name in profile.units if name.startswith("far.")} == {f"far.{symbol}" for symbol in SCATTERED}
     for name, cost in profile.units.items():
         assert 0.0 <= cost.low <= cost.seconds <= cost.high < 1.0, name
     assert set(profile.io) == set(IO_MODES)

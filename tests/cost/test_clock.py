@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from semistream import open_join
-from semistream.cost.clock import PRICING, CostClock, chunks_a_tuple, counted, doublings
-from semistream.cost.profile import REFERENCE_ROW_BYTES, paper_profile
+from semistream.cost.clock import PRICING, CostClock, chunks_a_tuple, counted, deep_counts
+from semistream.cost.profile import REFERENCE_ROW_BYTES, UnitCost, paper_profile
 from semistream.operators.registry import OPERATORS
 
 CLOCK = CostClock(paper_profile())
@@ -84,17 +86,21 @@ def test_wider_rows_take_longer_to_build() -> None:
     assert wide.terms["c_A"] == narrow.terms["c_A"]
 
 
-def test_memory_is_slower_the_more_of_it_rows_may_come_from() -> None:
-    """The tables count, and R where it is mapped; nothing that a core's cache holds."""
-    assert doublings("meshjoin", 3 << 20, 1e12, 0.0) == pytest.approx(2.0)
-    assert doublings("sweepjoin", 3 << 20, 4 << 20, 0.0) == pytest.approx(3.0)
-    assert doublings("sweepjoin", 3 << 20, 4 << 20, 0.75) == pytest.approx(2.25)
-    assert doublings("ssbj", 1000, 0.0, 0.0) < 0.01
-    master = pa.table({"k": np.arange(5000), "v": np.arange(5000)})
-    with open_join("inlj", master=master, on="k", memory="7MB") as join:
-        rows = sum(batch.num_rows for batch in join.push(pa.record_batch({"k": np.arange(4000)})))
-        far = doublings("inlj", join.budget.total, 5000 * join.master.row_bytes, 0.0)
-        assert counted(join)["doublings"] == pytest.approx(rows * far)
+def test_tables_take_longer_the_larger_they_are() -> None:
+    """Tables where the operator keeps tuples, pages where it looks R up in a mapping; the papers have no such cost."""
+    far = {f"far.{symbol}": UnitCost.exactly(1e-9) for symbol in ("c_H", "c_A", "c_L")}
+    clock = CostClock(dataclasses.replace(paper_profile(), units={**paper_profile().units, **far}))
+
+    def more(algorithm: str, symbol: str) -> float:
+        counts = {**COUNTS, **deep_counts(algorithm, COUNTS, 7 << 20, 1 << 20)}
+        assert CLOCK.price(algorithm, counts) == CLOCK.price(algorithm, COUNTS)
+        return clock.price(algorithm, counts).terms[symbol] - CLOCK.price(algorithm, counts).terms[symbol]
+
+    assert more("cachejoin", "c_H") == pytest.approx(3 * 1000e-9)
+    assert more("cachejoin", "c_A") == pytest.approx(3 * 400e-9)
+    assert more("cachejoin", "c_E") == 0.0
+    assert more("sweepjoin", "c_H") == pytest.approx(3 * 1000e-9)
+    assert more("sweepjoin", "c_L") == pytest.approx(1 * 2000e-9)
 
 
 def test_chunks_of_a_push() -> None:

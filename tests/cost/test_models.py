@@ -9,6 +9,7 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.cost.runs import BUDGET, FREQUENCY_BUDGET, Runs, setting_of
@@ -20,7 +21,9 @@ from semistream.cost.profile import paper_profile
 from semistream.cost.registry import MODELS, predict_join
 from semistream.cost.setting import Setting
 from semistream.errors import BudgetError, IndexRequiredError
+from semistream.master.open import open_master
 from semistream.operators.registry import OPERATORS
+from semistream.spec import JoinSpec
 from semistream.workloads.optimum import optimal_tuples_per_cycle
 from semistream.workloads.relation import KEY, STREAM_SCHEMA, master_table
 from semistream.workloads.zipf import zipf_probabilities
@@ -69,6 +72,18 @@ def test_many_tuples_a_key_and_absent_keys(runs: Runs, algorithm: str) -> None:
     assert predicted.counts["pages_read"] == pytest.approx(steady.counts["pages_read"], rel=COUNTS_WITHIN)
     assert predicted.hit_rate == pytest.approx(steady.hit_rate, abs=0.03)
     assert predicted.counts["rows_out"] == pytest.approx(steady.counts["rows_out"], rel=0.05)
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
+def test_output_rows_of_every_kind_of_join(how: str) -> None:
+    """A quarter of the stream finds nothing, the rest three master tuples each."""
+    master = open_master(pa.table({"k": np.repeat(np.arange(600), 3), "v": np.arange(1800)}), ("k",))
+    stream = pa.record_batch({"k": np.arange(4000) % 800})
+    keys = zipf(800, 0.0, absent=0.25, rows_a_key=3.0)
+    predicted = Setting.of(master, JoinSpec.make("k", how), stream.schema, 1_000_000, keys).rows_out
+    with open_join("inlj", master=master, on="k", how=how, memory="1MB") as join:
+        rows = sum(batch.num_rows for batch in [*join.push(stream), *join.drain()])
+    assert predicted * stream.num_rows == pytest.approx(rows, rel=0.01)
 
 
 @pytest.mark.parametrize("algorithm", ["meshjoin", "cachejoin", "sweepjoin", "partitionjoin"])

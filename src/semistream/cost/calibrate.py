@@ -2,7 +2,7 @@
 
     reads          c_I/O: loads of 1 to 32 pages, in order and at random, through the page cache, past it, and mapped
     operations     c_S, c_H ... : slope between few and many operations in one call (`micro.py`)
-    operators      c_C, c_T, c_O, c_P, c_M ... of each: what short real runs take besides, per chunk, turn, row ...
+    operators      c_C, c_T, c_O, c_P ... of each: what short real runs take besides, per chunk, turn, row ...
 
 Times of operations and operators are those of the CPU, which neighbours on a shared machine disturb least, in units
 of a yardstick timed beside them; times of reads are the wall's. Every figure is a median, with the 95 % interval of a
@@ -24,8 +24,8 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from semistream.cost import micro
-from semistream.cost.clock import PRICING, CostClock, counted
-from semistream.cost.profile import IO_MODES, OVERLAP, SYMBOLS, CostProfile, IoCost, UnitCost, machine_info
+from semistream.cost.clock import PRICING, SCATTERED, CostClock, counted, table_depth
+from semistream.cost.profile import FAR, IO_MODES, OVERLAP, SYMBOLS, CostProfile, IoCost, UnitCost, machine_info
 from semistream.errors import StoreError
 from semistream.master.base import Master, PageReader
 from semistream.master.build import build_pages
@@ -40,26 +40,29 @@ _BOOTSTRAPS = 200
 _REPEATS = 15
 _LARGE_ROWS, _LARGE_PAGE_ROWS = 262_144, 256
 _SMALL_ROWS, _SMALL_PAGE_ROWS = 30_000, 64
+_ROW_BYTES = 120.0
 _IO_SIZES = (1, 4, 16, 32)
+#: budgets of the joins that single operations are timed in
+_NEAR_BUDGET, _FAR_BUDGET = 4_000_000, 32_000_000
 #: tuples of a short run before it is timed, of a timed turn, and turns
 _TURN = 10_000
-_WARM, _TURNS = 6 * _TURN, 3
+_WARM, _MOST_WARM, _TURNS = 6 * _TURN, 45 * _TURN, 3
 #: the operators' short runs: which R, budget in bytes, exponent of the stream, tuples a push, whether each is drained
 _RUNS = (
     ("small", 500_000, 1.0, 10_000, False),
     ("large", 4_000_000, 0.0, 10_000, False),
-    ("large", 12_000_000, 1.0, 10_000, False),
+    ("large", 6_000_000, 1.0, 10_000, False),
     ("small", 1_000_000, 0.0, 2_000, True),
     ("large", 4_000_000, 1.0, 2_000, False),
     ("small", 500_000, 0.0, 10_000, False),
     ("large", 60_000_000, 0.0, 10_000, False),
     ("small", 2_000_000, 1.0, 2_000, True),
-    ("large", 12_000_000, 0.0, 2_000, False),
+    ("large", 6_000_000, 0.0, 2_000, False),
     ("large", 2_000_000, 1.0, 10_000, False),
 )
-#: costs that are an operator's own: beginning and ending chunks and turns, output from where its rows stand, near or
-#: far, and what it does for a key it looked up, for a page it visits and for a tuple it takes into its cache
-_OWN = ("c_C", "c_T", "c_O", "c_L", "c_P", "c_B", "c_M")
+#: costs that are an operator's own: beginning and ending chunks and turns, output from where its rows stand,
+#: and what it does for a key it looked up, for a page it visits and for a tuple it takes into its cache
+_OWN = ("c_C", "c_T", "c_O", "c_L", "c_P", "c_B")
 _PRIOR = 0.3
 _SEED = 11
 
@@ -154,7 +157,7 @@ def calibrate(
         usual = float(np.median([yardstick.seconds(time.process_time) for _ in range(_REPEATS)]))
         usual_wall = float(np.median([yardstick.seconds(time.perf_counter) for _ in range(_REPEATS)]))
         tell("operations")
-        units = measure_units(by_key.small, yardstick, usual)
+        units = measure_units(by_key, yardstick, usual)
         nothing = {symbol: UnitCost.exactly(0.0) for symbol in _OWN}
         base = CostProfile(name, {**units, **nothing}, io)
         by_frequency = _masters(Path(place), "frequency")
@@ -287,7 +290,7 @@ def _map_cost(reader: PageReader) -> IoCost:
     """Mapped pages: what finding them in the mapping takes, once they were verified."""
     reader.map(np.arange(reader.n_pages, dtype=np.int64))
     random = np.random.default_rng(_SEED)
-    page_bytes = _LARGE_PAGE_ROWS * 120.0
+    page_bytes = _LARGE_PAGE_ROWS * _ROW_BYTES
     few, many = 8, reader.n_pages // 2
     times = []
     for _ in range(_REPEATS):
@@ -306,10 +309,33 @@ def _map_cost(reader: PageReader) -> IoCost:
 # -------------------------------------------------------------------------------------------- operations
 
 
-def measure_units(master: Master, yardstick: Yardstick, usual: float) -> dict[str, UnitCost]:
-    """Slopes of all operations."""
+def measure_units(masters: _Masters, yardstick: Yardstick, usual: float) -> dict[str, UnitCost]:
+    """All operations; those that go far with what they cost more in large tables and on many pages."""
+    units = _slopes(micro.tasks(masters.small, _NEAR_BUDGET), yardstick, usual)
+    tasks = (task for task in micro.tasks(masters.large, _FAR_BUDGET) if task.symbol in SCATTERED)
+    tables = table_depth(_NEAR_BUDGET), table_depth(_FAR_BUDGET)
+    pages = table_depth(_SMALL_ROWS * _ROW_BYTES), table_depth(_LARGE_ROWS * _ROW_BYTES)
+    for symbol, large in _slopes(tasks, yardstick, usual).items():
+        near, far = pages if symbol == "c_L" else tables
+        small = units[symbol]
+        differences = ((small.seconds, large.seconds), *_crossed(small, large))
+        more = UnitCost(*(max((b - a) / (far - near), 0.0) for a, b in differences))
+        units[f"{FAR}.{symbol}"] = more
+        units[symbol] = UnitCost(
+            *(max(cost - near * more.seconds, 0.0) for cost in (small.seconds, small.low, small.high))
+        )
+    return units
+
+
+def _crossed(small: UnitCost, large: UnitCost) -> tuple[tuple[float, float], tuple[float, float]]:
+    """The least and the most that two intervals can be apart."""
+    return (small.high, large.low), (small.low, large.high)
+
+
+def _slopes(tasks: Iterator[micro.Task], yardstick: Yardstick, usual: float) -> dict[str, UnitCost]:
+    """Seconds of an operation: the slope between few and many of them."""
     units = {}
-    for task in micro.tasks(master):
+    for task in tasks:
         slopes = []
         # Before and after, for the yardstick takes the CPU's caches from what is timed.
         paces = [yardstick.seconds(time.process_time) / usual]
@@ -372,13 +398,18 @@ def _short_runs(
 ) -> Iterator[_Run]:
     which, budget, exponent, batch, drained = run
     master: Master = getattr(masters, which)
-    codes = micro.zipf_codes(master.n_rows, _WARM + _TURNS * _TURN, exponent)
+    codes = micro.zipf_codes(master.n_rows, _MOST_WARM + _TURNS * _TURN, exponent)
     clock = CostClock(base)
     with open_join(algorithm, master=master, on=micro.KEY, memory=budget, stream_schema=micro.STREAM_SCHEMA) as join:
-        micro.flow(join, codes[:_WARM], batch, drained)
-        for turn in range(_TURNS):
+        done = 0
+        # Until H_S has been filled twice: before, nobody leaves it.
+        while done < _WARM or (join.stats.expired * 2 < join.stats.appended and done < _MOST_WARM):
+            micro.flow(join, codes[done : done + _TURN], batch, drained)
+            done += _TURN
+        for _ in range(_TURNS):
             before = copy.copy(join.stats)
-            mine = codes[_WARM + turn * _TURN :][:_TURN]
+            mine = codes[done : done + _TURN]
+            done += _TURN
             pace = yardstick.seconds(time.process_time) / usual[0]
             pace_wall = yardstick.seconds(time.perf_counter) / usual[1]
             start, start_wall = time.process_time(), time.perf_counter()
@@ -399,13 +430,10 @@ def _fit(runs: list[_Run], prior: list[float]) -> tuple[float, ...]:
     weight = np.array([1.0 / run.seconds for run in runs])
     rest = np.array([run.seconds - run.explained for run in runs]) * weight
     columns = np.array([run.own for run in runs]) * weight[:, None]
-    # A cost that is off its usual value by all of that value counts as a residual of this size; where the usual one is
-    # next to nothing, by a tenth of an output row's.
-    value = np.array(prior)
-    scale = np.maximum(value, prior[_OWN.index("c_O")] / 10)
-    known = np.flatnonzero(scale > 0)
-    columns = np.vstack((columns, _PRIOR * np.diag(1.0 / np.maximum(scale, 1e-12))[known]))
-    rest = np.concatenate((rest, _PRIOR * value[known] / scale[known]))
+    # A cost that is off its usual value by all of that value counts as a residual of this size.
+    known = np.flatnonzero(np.array(prior) > 0)
+    columns = np.vstack((columns, _PRIOR * np.diag(1.0 / np.maximum(np.array(prior), 1e-12))[known]))
+    rest = np.concatenate((rest, np.full(len(known), _PRIOR)))
     best, best_error = (0.0,) * len(_OWN), float((rest**2).sum())
     for size in range(1, len(_OWN) + 1):
         for used in itertools.combinations(range(len(_OWN)), size):

@@ -19,12 +19,18 @@ Counters = tuple[str, ...]
 
 #: about what a core's own cache holds
 _NEAR_BYTES = 1 << 20
+#: operations that go to a place which nobody can foresee, in H_S or H_R or on R's pages: the more there is, the longer
+#: they take
+SCATTERED = ("c_H", "c_H_S", "c_A", "c_E", "c_L")
+_DEEP = "deep "
+_TO_TABLES = ("cache_hits", "cache_misses", "appended", "expired")
+_TO_MASTER = ("master_rows_probed", "tuples_in")
 
 _WAITING: dict[str, Counters] = {"c_A": ("appended",), "c_E": ("expired",)}
 _STREAM: dict[str, Counters] = {"c_S": ("tuples_in",), "c_C": ("chunks",)}
 _PROBE: dict[str, Counters] = {"c_H": ("cache_hits", "cache_misses")}
 _BUILD: dict[str, Counters] = {"c_H_S": ("master_rows_probed",), "c_T": ("iterations",)}
-_OUTPUT: dict[str, Counters] = {"c_O": ("rows_out",), "c_M": ("doublings",)}
+_OUTPUT: dict[str, Counters] = {"c_O": ("rows_out",)}
 _SWITCH: dict[str, Counters] = {"c_B": ("switched",)}
 _LOOKUP: dict[str, Counters] = {"c_L": ("master_rows_probed",), "c_P": ("pages_read",), "c_T": ("iterations",)}
 _FREQUENCY: dict[str, Counters] = {"c_F": ("frequency_checks",)}
@@ -99,7 +105,7 @@ class CostClock:
         parquet: bool = False,
         row_bytes: float = REFERENCE_ROW_BYTES,
     ) -> VirtualTime:
-        """Virtual time of these counts (names of `JoinStats`, "chunks" and "doublings"), output rows of `row_bytes`.
+        """Virtual time of these counts (names of `JoinStats`, "chunks", `deep_counts`), output rows having `row_bytes`.
 
         R is a page store, read past the page cache if `direct`, or Parquet in place.
         """
@@ -108,8 +114,10 @@ class CostClock:
         terms = {"c_I/O": self._io(pricing, counts, mode)}
         for symbol, counters in pricing.operations.items():
             number = sum(counts.get(name, 0.0) for name in counters)
-            scale = row_bytes / REFERENCE_ROW_BYTES if symbol in ("c_O", "c_M") else 1.0
+            scale = row_bytes / REFERENCE_ROW_BYTES if symbol == "c_O" else 1.0
             terms[symbol] = number * scale * self.profile.unit(symbol, algorithm)
+            if symbol in SCATTERED:
+                terms[symbol] += sum(counts.get(_DEEP + name, 0.0) for name in counters) * self.profile.far(symbol)
         phases = self._phases(pricing, counts, terms)
         longest, serial = max(phases), sum(terms.values())
         return VirtualTime(longest + (1.0 - self.profile.overlap(algorithm)) * (serial - longest), phases, terms)
@@ -154,25 +162,26 @@ def counted(join: SemiStreamJoin, before: JoinStats | None = None, *, batch: int
         counts[column.name] = float(value - (getattr(before, column.name) if before is not None else 0))
     counts["chunks"] = counts["tuples_in"] * chunks_a_tuple(join.chunk_rows, batch)
     r_bytes = join.master.n_rows * join.master.row_bytes
-    counts["doublings"] = counts["rows_out"] * doublings(join.name, join.budget.total, r_bytes, hit_share(counts))
-    return counts
+    return {**counts, **deep_counts(join.name, counts, join.budget.total, r_bytes)}
+
+
+def deep_counts(algorithm: str, counts: Mapping[str, float], M: float, r_bytes: float) -> dict[str, float]:
+    """Accesses times the doublings, beyond what the CPU keeps near, of what they go to: the tables, or R if mapped."""
+    tables = table_depth(M)
+    master = table_depth(r_bytes) if PRICING[algorithm].mapped else tables
+    depths = {**dict.fromkeys(_TO_TABLES, tables), **dict.fromkeys(_TO_MASTER, master)}
+    return {_DEEP + name: depth * counts.get(name, 0.0) for name, depth in depths.items()}
+
+
+def table_depth(M: float) -> float:
+    """Doublings of so many bytes beyond what the CPU keeps near."""
+    return math.log2(1.0 + M / _NEAR_BYTES)
 
 
 def hit_share(counts: Mapping[str, float]) -> float:
     """Part of the tuples that asked the cache and were answered by it."""
     asked = counts.get("cache_hits", 0.0) + counts.get("cache_misses", 0.0)
     return counts.get("cache_hits", 0.0) / asked if asked else 0.0
-
-
-def doublings(algorithm: str, M: float, r_bytes: float, hits: float) -> float:
-    """How far apart the bytes are that an output row comes from: the tables, or R where it is mapped.
-
-    Beyond what the CPU keeps near, an access takes the longer the more there is: about as much more for each doubling.
-    """
-    tables = math.log2(1.0 + M / _NEAR_BYTES)
-    if not PRICING[algorithm].mapped:
-        return tables
-    return hits * tables + (1.0 - hits) * math.log2(1.0 + (M + r_bytes) / _NEAR_BYTES)
 
 
 def chunks_a_tuple(chunk_rows: int, batch: int | None) -> float:

@@ -6,6 +6,7 @@ operation costs is the slope between the two; what a call costs besides is not c
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,7 +32,6 @@ Int64s = npt.NDArray[np.int64]
 KEY = "k"
 MASTER_COLUMNS = 14
 SMALL, LARGE = 1024, 8192
-_BUDGET = 4_000_000
 _SEED = 7
 
 MASTER_SCHEMA = pa.schema([pa.field(KEY, pa.int64())] + [pa.field(f"m{i}", pa.int64()) for i in range(MASTER_COLUMNS)])
@@ -101,29 +101,38 @@ def chunk_of(join: SemiStreamJoin, batch: pa.RecordBatch) -> Chunk:
     return Chunk(batch.num_rows, codes, columns, np.zeros(0, dtype=np.bool_))
 
 
-def tasks(master: Master) -> Iterator[Task]:
+def tasks(master: Master, budget: int) -> Iterator[Task]:
     """All unit costs of single operations, on joins that are warm: tables full, caches filled."""
     rows = master.n_rows
     hot = zipf_codes(rows, 3 * rows, 1.0)
-    with _open("cachejoin", master) as cached, _open("ssj", master) as scan, _open("sweepjoin", master) as lookup:
-        assert isinstance(cached, CacheJoin)
-        assert isinstance(scan, SSJ)
-        assert isinstance(lookup, SweepJoin)
-        for join in (cached, scan):
-            flow(join, hot, 16384)
-        yield Task("c_S", lambda n: _read_stream(cached, hot, n))
-        yield Task("c_H", lambda n: _probe_cache(cached, hot, n))
-        yield Task("c_H_S", lambda n: _probe_pending(scan, cached, n))
-        yield Task("c_A", lambda n: _append(cached, scan, hot, n))
-        yield Task("c_E", lambda n: _remove(cached, scan, hot, n))
-        yield Task("c_F", lambda n: _compare(scan, n))
-        yield Task("c_B", lambda n: _switch(cached, n))
-        yield Task("c_AI", lambda n: _hand_over(cached, hot, n))
-        yield Task("c_L", lambda n: _look_up(lookup, n))
+    joins = [_open(name, master, budget) for name in ("cachejoin", "ssj", "sweepjoin")]
+    cached, scan, lookup = joins
+    assert isinstance(cached, CacheJoin)
+    assert isinstance(scan, SSJ)
+    assert isinstance(lookup, SweepJoin)
+    for join in (cached, scan):
+        flow(join, hot, 16384)
+    turn = itertools.count()
+
+    def next_codes(n: int) -> Int64s:
+        """Other codes every time: the same ones again would be found in the CPU's caches."""
+        return np.ascontiguousarray(np.roll(hot, -LARGE * next(turn))[:n])
+
+    yield Task("c_S", lambda n: _read_stream(cached, hot, n))
+    yield Task("c_H", lambda n: _probe_cache(cached, next_codes(n)))
+    yield Task("c_H_S", lambda n: _probe_pending(scan, cached, n, next(turn)))
+    yield Task("c_A", lambda n: _append(cached, scan, next_codes(n)))
+    yield Task("c_E", lambda n: _remove(cached, scan, next_codes(2 * n)))
+    yield Task("c_F", lambda n: _compare(scan, n))
+    yield Task("c_B", lambda n: _switch(cached, n))
+    yield Task("c_AI", lambda n: _hand_over(cached, hot, n))
+    yield Task("c_L", lambda n: _look_up(lookup, n))
+    for opened in joins:
+        opened.close()
 
 
-def _open(algorithm: str, master: Master) -> SemiStreamJoin:
-    return open_join(algorithm, master=master, on=KEY, memory=_BUDGET, stream_schema=STREAM_SCHEMA)
+def _open(algorithm: str, master: Master, budget: int) -> SemiStreamJoin:
+    return open_join(algorithm, master=master, on=KEY, memory=budget, stream_schema=STREAM_SCHEMA)
 
 
 def _read_stream(join: CacheJoin, hot: Int64s, n: int) -> Callable[[], int]:
@@ -136,8 +145,8 @@ def _read_stream(join: CacheJoin, hot: Int64s, n: int) -> Callable[[], int]:
     return run
 
 
-def _probe_cache(join: CacheJoin, hot: Int64s, n: int) -> Callable[[], int]:
-    codes = np.ascontiguousarray(hot[-n:])
+def _probe_cache(join: CacheJoin, codes: Int64s) -> Callable[[], int]:
+    n = len(codes)
     left, right, misses = (np.empty(n, dtype=np.int64) for _ in range(3))
     found = np.zeros(n, dtype=np.bool_)
 
@@ -148,9 +157,9 @@ def _probe_cache(join: CacheJoin, hot: Int64s, n: int) -> Callable[[], int]:
     return run
 
 
-def _probe_pending(scan: SSJ, index: CacheJoin, n: int) -> Callable[[], int]:
+def _probe_pending(scan: SSJ, index: CacheJoin, n: int, turn: int) -> Callable[[], int]:
     """Half of the rows through the FIFO table, half through the linked one; they find nothing, as most rows do."""
-    codes = np.arange(n, dtype=np.int64) + scan.reader.n_rows
+    codes = np.arange(n, dtype=np.int64) + scan.reader.n_rows + LARGE * turn
     left, right, done = (np.empty(4 * n, dtype=np.int64) for _ in range(3))
     pending = index.pending
 
@@ -164,10 +173,10 @@ def _probe_pending(scan: SSJ, index: CacheJoin, n: int) -> Callable[[], int]:
     return run
 
 
-def _append(cached: CacheJoin, scan: SSJ, hot: Int64s, n: int) -> Callable[[], int]:
+def _append(cached: CacheJoin, scan: SSJ, codes: Int64s) -> Callable[[], int]:
     """Into both kinds of H_S, emptied by as much before."""
-    half = n // 2
-    chunk = chunk_of(cached, stream_batch(hot[:half]))
+    half = len(codes) // 2
+    chunk = chunk_of(cached, stream_batch(codes[:half]))
     ids, slots = np.arange(half, dtype=np.int64), np.empty(half, dtype=np.int64)
     _make_room(cached, scan, half)
 
@@ -189,10 +198,10 @@ def _newest(join: CacheJoin) -> int:
     return join.pending.chain_of(join._code_at(join.pending.oldest))
 
 
-def _remove(cached: CacheJoin, scan: SSJ, hot: Int64s, n: int) -> Callable[[], int]:
+def _remove(cached: CacheJoin, scan: SSJ, filling: Int64s) -> Callable[[], int]:
     """Out of both kinds of H_S, filled again before."""
-    half = n // 2
-    _append(cached, scan, hot, 2 * n)()
+    half = len(filling) // 4
+    _append(cached, scan, filling)()
     codes = np.empty(min(half, len(cached.pending)), dtype=np.int64)
     linked_kernel.linked_oldest(cached.pending.arena.state, cached.pending.queue, codes)
     codes = np.unique(codes)

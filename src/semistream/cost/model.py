@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from semistream.cost.clock import CostClock, chunks_a_tuple, doublings, hit_share
+from semistream.cost.clock import CostClock, chunks_a_tuple, deep_counts, hit_share
 from semistream.cost.division import Division
 from semistream.cost.probability import Floats, KeyClasses
 from semistream.cost.profile import CostProfile
@@ -32,7 +32,7 @@ class Prediction:
     memory: Mapping[str, int]
     #: the papers' symbols: d, h_R, h_S, k, w_N, w_S ...
     symbols: Mapping[str, float]
-    #: operations per stream tuple, named as in `join.stats`, "chunks" and "doublings"
+    #: operations per stream tuple, named as in `join.stats`, "chunks" and `deep_counts`
     counts: Mapping[str, float]
     #: stream tuples a turn of the main loop, and what the turn takes
     w: float
@@ -83,12 +83,12 @@ def predict(
     full = {
         "tuples_in": 1.0,
         "finished": 1.0,
-        "rows_out": s.keys.rows_a_tuple,
+        "rows_out": s.rows_out,
         "unmatched": s.keys.absent_share,
         "chunks": chunks_a_tuple(division.chunk, s.batch),
-        "doublings": s.keys.rows_a_tuple * doublings(algorithm, s.M, s.R_t * s.row_bytes, hit_share(counts)),
         **counts,
     }
+    full |= deep_counts(algorithm, full, s.M, s.R_t * s.row_bytes)
     price = CostClock(profile).price(algorithm, full, direct=s.direct, parquet=not s.has_index, row_bytes=s.v_O)
     turns = full.get("iterations", 0.0)
     w = 1.0 / turns if turns > 0 else float(s.batch)

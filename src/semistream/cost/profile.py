@@ -18,9 +18,9 @@ from typing import Any
 
 from semistream.errors import ConfigError, StoreError
 
-#: What is priced. c_L, c_P, c_C, c_T and c_M are ours: an index look-up, a page, a chunk of the stream and a turn of
-#: the main loop have a cost of their own where operators work in chunks, and memory is slower the more of it is in use.
-#: c_H_S is c_H for a master tuple probed in H_S: papers have one.
+#: What is priced. c_L, c_P, c_C and c_T are ours: an index look-up, a page, a chunk of the stream and a turn of the
+#: main loop have a cost of their own where operators work in chunks. c_H_S is c_H for a master tuple probed in H_S:
+#: papers have one.
 SYMBOLS = {
     "c_S": "read one stream tuple: slice, key code, column view",
     "c_H": "look one stream tuple up in H_R",
@@ -35,12 +35,13 @@ SYMBOLS = {
     "c_AI": "append one tuple to I_B",
     "c_C": "begin and end one chunk of the stream",
     "c_T": "begin and end one turn of the main loop, its output batches included",
-    "c_M": "for one output row, each doubling of the memory it may come from beyond what the CPU keeps near",
 }
 #: how R is read; "parquet" is decoding in place
 IO_MODES = ("direct", "buffered", "mapped", "parquet")
 #: no cost but a share: how much of what an algorithm's threads could do side by side they do ("overlap.pcachejoin")
 OVERLAP = "overlap"
+#: what an operation costs more for each doubling, beyond 1 MB, of the tables or pages it goes to ("far.c_H")
+FAR = "far"
 #: width of the output rows that c_O was measured with; other widths in proportion
 REFERENCE_ROW_BYTES = 132
 FORMAT = 1
@@ -91,6 +92,11 @@ class CostProfile:
                 f"the profile {self.name!r} has no unit cost {symbol!r}; priced are {known}: calibrate anew"
             )
         return cost.seconds
+
+    def far(self, symbol: str) -> float:
+        """Seconds more of one operation for each doubling of where it goes to; none where nothing was measured."""
+        known = self.units.get(f"{FAR}.{symbol}")
+        return 0.0 if known is None else known.seconds
 
     def overlap(self, algorithm: str) -> float:
         """From 0 (its threads take turns) to 1 (the slowest phase hides all others); 1 where nothing was measured."""
@@ -211,7 +217,6 @@ def paper_profile() -> CostProfile:
         "c_AI": 200e-9,
         "c_C": 0.0,
         "c_T": 0.0,
-        "c_M": 0.0,
     }
     disk = IoCost(UnitCost.exactly(12.7e-3), UnitCost.exactly(0.2e-3), UnitCost.exactly(100e6))
     return CostProfile(
@@ -236,6 +241,5 @@ def paper_profile() -> CostProfile:
             "c_AI": "append to a queue of 20-byte tuples",
             "c_C": "not in the papers: their loops have no chunks",
             "c_T": "not in the papers: part of the other costs",
-            "c_M": "not in the papers: look-ups are priced as beyond the CPU's caches at any size",
         },
     )

@@ -69,6 +69,8 @@ class Setting:
     #: stream tuples a `push`
     batch: int = 100_000
     direct: bool = False
+    #: inner, left, semi or anti
+    how: str = "inner"
     #: every batch is followed by `drain`, as in a micro-batch: what waits is finished with the batch
     drained: bool = False
     #: options of the algorithm, as `open_join` takes them
@@ -77,6 +79,16 @@ class Setting:
     @property
     def n_pages(self) -> int:
         return -(-self.R_t // self.page_rows)
+
+    @property
+    def rows_out(self) -> float:
+        """Output rows a stream tuple."""
+        absent = self.keys.absent_share
+        if self.how == "semi":
+            return 1.0 - absent
+        if self.how == "anti":
+            return absent
+        return self.keys.rows_a_tuple + (absent if self.how == "left" else 0.0)
 
     def buffer_bytes(self, pages: int) -> int:
         """Bytes of a disk buffer of so many pages: the pages, aligned, their key codes and their tables."""
@@ -158,6 +170,7 @@ class Setting:
             read_row_bytes=8.0 + fixed,
             batch=batch,
             direct=direct,
+            how=spec.how,
             drained=drained,
             options=dict(options or {}),
         )
