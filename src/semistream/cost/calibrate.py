@@ -59,11 +59,13 @@ _RUNS = (
     ("small", 2_000_000, 1.0, 2_000, True),
     ("large", 6_000_000, 0.0, 2_000, False),
     ("large", 2_000_000, 1.0, 10_000, False),
+    ("small", 2_000_000, 1.5, 2_000, True),
 )
 #: costs that are an operator's own: beginning and ending chunks and turns, output from where its rows stand,
 #: and what it does for a key it looked up, for a page it visits and for a tuple it takes into its cache
 _OWN = ("c_C", "c_T", "c_O", "c_L", "c_P", "c_B")
-_PRIOR = 0.3
+#: how much a cost should be as usual: building a row is much the same everywhere, making room in a cache is not
+_PRIOR = np.array((0.1, 0.1, 0.5, 0.1, 0.05, 0.05))
 _SEED = 11
 
 
@@ -432,8 +434,8 @@ def _fit(runs: list[_Run], prior: list[float]) -> tuple[float, ...]:
     columns = np.array([run.own for run in runs]) * weight[:, None]
     # A cost that is off its usual value by all of that value counts as a residual of this size.
     known = np.flatnonzero(np.array(prior) > 0)
-    columns = np.vstack((columns, _PRIOR * np.diag(1.0 / np.maximum(np.array(prior), 1e-12))[known]))
-    rest = np.concatenate((rest, np.full(len(known), _PRIOR)))
+    columns = np.vstack((columns, np.diag(_PRIOR / np.maximum(np.array(prior), 1e-12))[known]))
+    rest = np.concatenate((rest, _PRIOR[known]))
     best, best_error = (0.0,) * len(_OWN), float((rest**2).sum())
     for size in range(1, len(_OWN) + 1):
         for used in itertools.combinations(range(len(_OWN)), size):
