@@ -29,7 +29,7 @@ def test_every_unit_cost_is_measured(profile: CostProfile) -> None:
     assert {name.partition(".")[2] for name in profile.units} == {"", *OPERATORS, *SCATTERED}
     assert {name for name in profile.units if name.startswith("far.")} == {f"far.{symbol}" for symbol in SCATTERED}
     for name, cost in profile.units.items():
-        assert 0.0 <= cost.low <= cost.seconds <= cost.high < 1.0, name
+        assert 0.0 <= cost.low <= cost.seconds <= cost.high <= 1.0, name
     assert set(profile.io) == set(IO_MODES)
     for mode in ("direct", "buffered"):
         assert profile.io[mode].bytes_per_s.seconds > 1e6

@@ -44,6 +44,8 @@ _ROW_BYTES = 120.0
 _IO_SIZES = (1, 4, 16, 32)
 #: budgets of the joins that single operations are timed in
 _NEAR_BUDGET, _FAR_BUDGET = 4_000_000, 32_000_000
+#: what an operation in the CPU's own cache takes at least of what it takes in the smaller of these
+_LEFT_NEAR = 0.25
 #: tuples of a short run before it is timed, of a timed turn, and turns
 _TURN = 10_000
 _WARM, _MOST_WARM, _TURNS = 6 * _TURN, 45 * _TURN, 3
@@ -320,18 +322,14 @@ def measure_units(masters: _Masters, yardstick: Yardstick, usual: float) -> dict
     for symbol, large in _slopes(tasks, yardstick, usual).items():
         near, far = pages if symbol == "c_L" else tables
         small = units[symbol]
-        differences = ((small.seconds, large.seconds), *_crossed(small, large))
-        more = UnitCost(*(max((b - a) / (far - near), 0.0) for a, b in differences))
-        units[f"{FAR}.{symbol}"] = more
-        units[symbol] = UnitCost(
-            *(max(cost - near * more.seconds, 0.0) for cost in (small.seconds, small.low, small.high))
-        )
+        # A line through both, but something is left of the cost where nothing is far.
+        slope = (large.seconds - small.seconds) / (far - near)
+        base = min(max(small.seconds - near * slope, _LEFT_NEAR * small.seconds), small.seconds)
+        scale = base / max(small.seconds, 1e-12)
+        units[symbol] = UnitCost(base, scale * small.low, scale * small.high)
+        more = [max(cost - base, 0.0) / far for cost in (large.seconds, large.low, large.high)]
+        units[f"{FAR}.{symbol}"] = UnitCost(*more)
     return units
-
-
-def _crossed(small: UnitCost, large: UnitCost) -> tuple[tuple[float, float], tuple[float, float]]:
-    """The least and the most that two intervals can be apart."""
-    return (small.high, large.low), (small.low, large.high)
 
 
 def _slopes(tasks: Iterator[micro.Task], yardstick: Yardstick, usual: float) -> dict[str, UnitCost]:
