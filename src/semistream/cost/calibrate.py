@@ -35,6 +35,7 @@ from semistream.parts.disk_buffer import DiskBuffer
 
 Floats = npt.NDArray[np.float64]
 Say = Callable[[str], None]
+Clock = Callable[[], float]
 
 _BOOTSTRAPS = 200
 _REPEATS = 15
@@ -65,9 +66,8 @@ _RUNS = (
 )
 #: costs that are an operator's own: beginning and ending chunks and turns, output from where its rows stand,
 #: and what it does for a key it looked up, for a page it visits and for a tuple it takes into its cache
-_OWN = ("c_C", "c_T", "c_O", "c_L", "c_P", "c_B")
-#: how much a cost should be as usual: building a row is much the same everywhere, making room in a cache is not
-_PRIOR = np.array((0.1, 0.1, 0.5, 0.1, 0.05, 0.05))
+#: (and how much each should be as usual: building a row is much the same everywhere, making room in a cache is not)
+_OWN = {"c_C": 0.1, "c_T": 0.1, "c_O": 0.5, "c_L": 0.1, "c_P": 0.05, "c_B": 0.05}
 _SEED = 11
 
 
@@ -94,9 +94,20 @@ class Yardstick:
     def __init__(self, master: Master) -> None:
         self._join = open_join("inlj", master=master, on=micro.KEY, memory=1_000_000, stream_schema=micro.STREAM_SCHEMA)
         self._batch = micro.stream_batch(micro.zipf_codes(master.n_rows, 4096, 0.0))
+        self._usual: dict[Clock, float] = {}
         self.seconds(time.perf_counter)
 
-    def seconds(self, now: Callable[[], float], times_done: int = 3) -> float:
+    def usual(self, now: Clock) -> float:
+        """Seconds of the work when it was first asked for: the middle one of many times."""
+        if now not in self._usual:
+            self._usual[now] = float(np.median([self.seconds(now) for _ in range(_REPEATS)]))
+        return self._usual[now]
+
+    def pace(self, now: Clock) -> float:
+        """How much slower the machine is now than it was then."""
+        return self.seconds(now) / self.usual(now)
+
+    def seconds(self, now: Clock, times_done: int = 3) -> float:
         """Seconds of the work by this clock: the middle one of some times."""
         times = []
         for _ in range(times_done):
@@ -158,10 +169,9 @@ def calibrate(
         pq.write_table(micro.master_table(_LARGE_ROWS), plain, row_group_size=65_536)
         io = measure_io(by_key.large, open_master(plain, (micro.KEY,)))
         yardstick = Yardstick(by_key.large)
-        usual = float(np.median([yardstick.seconds(time.process_time) for _ in range(_REPEATS)]))
-        usual_wall = float(np.median([yardstick.seconds(time.perf_counter) for _ in range(_REPEATS)]))
+        usual, usual_wall = yardstick.usual(time.process_time), yardstick.usual(time.perf_counter)
         tell("operations")
-        units = measure_units(by_key, yardstick, usual)
+        units = measure_units(by_key, yardstick)
         nothing = {symbol: UnitCost.exactly(0.0) for symbol in _OWN}
         base = CostProfile(name, {**units, **nothing}, io)
         by_frequency = _masters(Path(place), "frequency")
@@ -172,7 +182,7 @@ def calibrate(
             for algorithm, operator in OPERATORS.items():
                 tell(f"operators, round {number} of {len(_RUNS)}: {algorithm}")
                 masters = by_frequency if operator.wants_frequency_order else by_key
-                turns = list(_short_runs(algorithm, masters, run, base, yardstick, (usual, usual_wall)))
+                turns = list(_short_runs(algorithm, masters, run, base, yardstick))
                 runs.setdefault(algorithm, []).append(turns)
         yardstick.close()
     every_run = [turns for part in runs.values() for turns in part]
@@ -242,15 +252,12 @@ def _read_costs(reader: PageReader) -> IoCost:
     position = 0
     for _ in range(_REPEATS):
         points: list[tuple[float, float]] = []
-        steps: list[float] = []
         for pages in _IO_SIZES:
             first = int(random.integers(0, reader.n_pages - pages))
             points.append(_timed_load(disk, first, pages))
             position = (position + pages) % (reader.n_pages - max(_IO_SIZES))
             disk.load(position, 1)
-            size, seconds = _timed_load(disk, position + 1, pages)
-            points.append((size, seconds))
-            steps.append(seconds)
+            points.append(_timed_load(disk, position + 1, pages))
         sizes, times = np.array(points).T
         slope = max(float(np.polyfit(sizes, times, 1)[0]), 1e-12)
         at_random.append(float(np.median(times[0::2] - slope * sizes[0::2])))
@@ -313,13 +320,13 @@ def _map_cost(reader: PageReader) -> IoCost:
 # -------------------------------------------------------------------------------------------- operations
 
 
-def measure_units(masters: _Masters, yardstick: Yardstick, usual: float) -> dict[str, UnitCost]:
+def measure_units(masters: _Masters, yardstick: Yardstick) -> dict[str, UnitCost]:
     """All operations; those that go far with what they cost more in large tables and on many pages."""
-    units = _slopes(micro.tasks(masters.small, _NEAR_BUDGET), yardstick, usual)
+    units = _slopes(micro.tasks(masters.small, _NEAR_BUDGET), yardstick)
     tasks = (task for task in micro.tasks(masters.large, _FAR_BUDGET) if task.symbol in SCATTERED)
     tables = table_depth(_NEAR_BUDGET), table_depth(_FAR_BUDGET)
     pages = table_depth(_SMALL_ROWS * _ROW_BYTES), table_depth(_LARGE_ROWS * _ROW_BYTES)
-    for symbol, large in _slopes(tasks, yardstick, usual).items():
+    for symbol, large in _slopes(tasks, yardstick).items():
         near, far = pages if symbol == "c_L" else tables
         small = units[symbol]
         # A line through both, but something is left of the cost where nothing is far.
@@ -332,13 +339,13 @@ def measure_units(masters: _Masters, yardstick: Yardstick, usual: float) -> dict
     return units
 
 
-def _slopes(tasks: Iterator[micro.Task], yardstick: Yardstick, usual: float) -> dict[str, UnitCost]:
+def _slopes(tasks: Iterator[micro.Task], yardstick: Yardstick) -> dict[str, UnitCost]:
     """Seconds of an operation: the slope between few and many of them."""
     units = {}
     for task in tasks:
         slopes = []
         # Before and after, for the yardstick takes the CPU's caches from what is timed.
-        paces = [yardstick.seconds(time.process_time) / usual]
+        paces = [yardstick.pace(time.process_time)]
         for repeat in range(_REPEATS + 2):
             pair = []
             for n in (micro.SMALL, micro.LARGE):
@@ -348,7 +355,7 @@ def _slopes(tasks: Iterator[micro.Task], yardstick: Yardstick, usual: float) -> 
                 pair.append((operations, time.thread_time() - start))
             if repeat >= 2 and pair[1][0] > pair[0][0]:
                 slopes.append((pair[1][1] - pair[0][1]) / (pair[1][0] - pair[0][0]))
-        paces.append(yardstick.seconds(time.process_time) / usual)
+        paces.append(yardstick.pace(time.process_time))
         units[task.symbol] = interval(np.array(slopes) / np.mean(paces))
     return units
 
@@ -394,7 +401,6 @@ def _short_runs(
     run: tuple[str, int, float, int, bool],
     base: CostProfile,
     yardstick: Yardstick,
-    usual: tuple[float, float],
 ) -> Iterator[_Run]:
     which, budget, exponent, batch, drained = run
     master: Master = getattr(masters, which)
@@ -410,8 +416,7 @@ def _short_runs(
             before = copy.copy(join.stats)
             mine = codes[done : done + _TURN]
             done += _TURN
-            pace = yardstick.seconds(time.process_time) / usual[0]
-            pace_wall = yardstick.seconds(time.perf_counter) / usual[1]
+            pace, pace_wall = yardstick.pace(time.process_time), yardstick.pace(time.perf_counter)
             start, start_wall = time.process_time(), time.perf_counter()
             micro.flow(join, mine, batch, drained)
             seconds = (time.process_time() - start) / pace
@@ -432,8 +437,9 @@ def _fit(runs: list[_Run], prior: list[float]) -> tuple[float, ...]:
     columns = np.array([run.own for run in runs]) * weight[:, None]
     # A cost that is off its usual value by all of that value counts as a residual of this size.
     known = np.flatnonzero(np.array(prior) > 0)
-    columns = np.vstack((columns, np.diag(_PRIOR / np.maximum(np.array(prior), 1e-12))[known]))
-    rest = np.concatenate((rest, _PRIOR[known]))
+    held = np.array(list(_OWN.values()))
+    columns = np.vstack((columns, np.diag(held / np.maximum(np.array(prior), 1e-12))[known]))
+    rest = np.concatenate((rest, held[known]))
     best, best_error = (0.0,) * len(_OWN), float((rest**2).sum())
     for size in range(1, len(_OWN) + 1):
         for used in itertools.combinations(range(len(_OWN)), size):

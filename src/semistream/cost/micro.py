@@ -105,30 +105,32 @@ def tasks(master: Master, budget: int) -> Iterator[Task]:
     """All unit costs of single operations, on joins that are warm: tables full, caches filled."""
     rows = master.n_rows
     hot = zipf_codes(rows, 3 * rows, 1.0)
-    joins = [_open(name, master, budget) for name in ("cachejoin", "ssj", "sweepjoin")]
-    cached, scan, lookup = joins
-    assert isinstance(cached, CacheJoin)
-    assert isinstance(scan, SSJ)
-    assert isinstance(lookup, SweepJoin)
-    for join in (cached, scan):
-        flow(join, hot, 16384)
     turn = itertools.count()
 
     def next_codes(n: int) -> Int64s:
         """Other codes every time: the same ones again would be found in the CPU's caches."""
-        return np.ascontiguousarray(np.roll(hot, -LARGE * next(turn))[:n])
+        start = LARGE * next(turn) % (len(hot) - n)
+        return hot[start : start + n]
 
-    yield Task("c_S", lambda n: _read_stream(cached, hot, n))
-    yield Task("c_H", lambda n: _probe_cache(cached, next_codes(n)))
-    yield Task("c_H_S", lambda n: _probe_pending(scan, cached, n, next(turn)))
-    yield Task("c_A", lambda n: _append(cached, scan, next_codes(n)))
-    yield Task("c_E", lambda n: _remove(cached, scan, next_codes(2 * n)))
-    yield Task("c_F", lambda n: _compare(scan, n))
-    yield Task("c_B", lambda n: _switch(cached, n))
-    yield Task("c_AI", lambda n: _hand_over(cached, hot, n))
-    yield Task("c_L", lambda n: _look_up(lookup, n))
-    for opened in joins:
-        opened.close()
+    with (
+        _open("cachejoin", master, budget) as cached,
+        _open("ssj", master, budget) as scan,
+        _open("sweepjoin", master, budget) as lookup,
+    ):
+        assert isinstance(cached, CacheJoin)
+        assert isinstance(scan, SSJ)
+        assert isinstance(lookup, SweepJoin)
+        for join in (cached, scan):
+            flow(join, hot, 16384)
+        yield Task("c_S", lambda n: _read_stream(cached, hot, n))
+        yield Task("c_H", lambda n: _probe_cache(cached, next_codes(n)))
+        yield Task("c_H_S", lambda n: _probe_pending(scan, cached, n, next(turn)))
+        yield Task("c_A", lambda n: _append(cached, scan, next_codes(n)))
+        yield Task("c_E", lambda n: _remove(cached, scan, next_codes(2 * n)))
+        yield Task("c_F", lambda n: _compare(scan, n))
+        yield Task("c_B", lambda n: _switch(cached, n))
+        yield Task("c_AI", lambda n: _hand_over(cached, hot, n))
+        yield Task("c_L", lambda n: _look_up(lookup, n))
 
 
 def _open(algorithm: str, master: Master, budget: int) -> SemiStreamJoin:
