@@ -31,7 +31,7 @@ from semistream.workloads.relation import SyntheticStream
 
 _SAMPLE_SECONDS = 0.01
 _LONGEST_SECONDS = 900.0
-_LONG_BATCH_SECONDS = 15.0
+_LONG_BATCH_SECONDS = 5.0
 _KEPT_SAMPLES = 240
 
 

@@ -13,10 +13,10 @@ from semistream.experiments.source import Source, TpchSource, WeatherSource
 SHARES = (0.01, 0.03, 0.1)
 #: Below this a scan's chunk is a tuple or two, and nothing but the fixed parts would be compared.
 LEAST_MEMORY = 500_000
-#: TPC-H at scale factor 100 and 20 million weather reports stand beside a synthetic R of 100 million tuples. Weather
-#: tuples are a third as wide here as there (typed columns, not text), so there are more of them in proportion.
+#: TPC-H at scale factor 100 and 20 million weather reports stand beside a synthetic R of 100 million tuples. Of fewer
+#: reports than the least no share but the largest would be enough memory.
 _ROWS_A_SCALE_FACTOR = 1_000_000
-_REPORTS = 0.4
+_REPORTS, _LEAST_REPORTS = 0.2, 400_000
 
 UNIFORM = (
     "By the benchmark's rules orders are spread evenly over two thirds of the customers. A customer is then asked for "
@@ -35,7 +35,7 @@ def tpch_source(lab: Lab) -> TpchSource:
 
 
 def weather_source(lab: Lab) -> WeatherSource:
-    return WeatherSource(int(lab.rows * _REPORTS), lab.seed, lab.weather_dir)
+    return WeatherSource(max(int(lab.rows * _REPORTS), _LEAST_REPORTS), lab.seed, lab.weather_dir)
 
 
 def _sweep(lab: Lab, figure: str, family: Family, source: Source) -> Iterator[Point]:

@@ -28,8 +28,8 @@ from semistream.workloads.relation import MASTER_ROW_BYTES
 
 WAYS: tuple[Way, ...] = ("papers", "machine", "wall")
 PROFILE_FILE = "profile.json"
-#: enough for half of the rounds of a calibration; `--profile` brings a full one
-_CALIBRATION_S = 25.0
+#: enough for a few rounds of a calibration; `--profile` brings a full one
+_CALIBRATION_S = 10.0
 
 
 @dataclass(frozen=True)

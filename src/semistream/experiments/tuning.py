@@ -18,7 +18,7 @@ from semistream.experiments.lab import WAYS, Lab
 from semistream.experiments.runs import Estimate
 from semistream.experiments.steady import Run
 
-BUFFER_SHARES = (0.04, 0.1, 0.2, 0.4)
+BUFFER_SHARES = (0.04, 0.12, 0.4)
 CACHE_SHARES = (0.1, 0.25, 0.4, 0.6)
 _MEMORY = 0.1
 MEASURED, CALCULATED = "measured", "calculated"
@@ -123,9 +123,9 @@ def judge_surface(points: Sequence[Point]) -> Verdict:
     return judge(
         points,
         lambda curves: [along(curves, "cache_share"), along(curves, "buffer_share")],
-        "The grid has four values of each size. A scan seeks once an R-cycle whatever its buffer is, so on the "
-        "papers' clock a larger buffer only takes memory; and a cache pays until H_S becomes too small to share the "
-        "loads.",
+        "The grid has three sizes of the buffer and four of the cache. A scan seeks once an R-cycle whatever its "
+        "buffer is, so on the papers' clock a larger buffer only takes memory; and a cache pays until H_S becomes too "
+        "small to share the loads.",
     )
 
 
@@ -149,7 +149,7 @@ def judge_slice(points: Sequence[Point], claimed: float) -> Verdict:
         ]
 
     return judge(
-        points, checks, "The grid has four values of the size: the next one may be far off where the top is steep."
+        points, checks, "The grid has few values of the size: the next one may be far off where the top is steep."
     )
 
 
