@@ -11,7 +11,7 @@ from tests.planner.conftest import ROWS
 from semistream import open_join
 from semistream.cost.profile import paper_profile, typical_profile
 from semistream.errors import ConfigError, SemiStreamError
-from semistream.planner import auto
+from semistream.planner import auto, trial
 from semistream.planner.explain import Explanation
 from semistream.testing import assert_same_rows, reference_join
 from semistream.workloads.relation import KEY, MASTER_ROW_BYTES, STREAM_SCHEMA, stream_batches
@@ -48,6 +48,7 @@ def test_the_plan_is_revised_when_the_skew_changes(
     monkeypatch.setattr(auto, "_SAMPLE_SAYS", 2_000)
     # This machine's clock has no say, for it differs from run to run.
     monkeypatch.setattr(auto, "_RATE_FACTOR", 1e9)
+    monkeypatch.setattr(trial, "_STRETCH_S", 1e9)
     calm, hot = stream(40_000, 0.0), stream(80_000, 1.4, seed=9)
     with open_join("auto", master=store, on=KEY, how="left", memory=BUDGET // 2, profile=paper_profile()) as join:
         rows = joined(join, calm)
@@ -65,9 +66,58 @@ def test_the_plan_is_revised_when_the_skew_changes(
     assert_same_rows(result, reference_join(pa.Table.from_batches(calm + hot), table, KEY, "left"))
 
 
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial that begins after ten batches and goes on to the next one with every second."""
+    monkeypatch.setattr(auto, "_FIRST_CHECK", 20_000)
+    monkeypatch.setattr(trial, "_WARM_S", 0.0)
+    monkeypatch.setattr(trial, "_STRETCH_S", 0.0)
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
+def test_a_trial_loses_nothing(table: pa.Table, store: Path, how: str, hasty: None) -> None:
+    batches = stream(60_000, 0.5, keys=int(ROWS * 1.3))
+    with open_join("auto", master=store, on=KEY, how=how, memory=BUDGET, profile=typical_profile()) as join:
+        assert join.on_trial
+        rows = joined(join, batches)
+        assert not join.on_trial
+        told = next(why for why in join.explain().revisions if why.startswith("a trial"))
+        assert told.endswith(f"; {join.algorithm} is the best")
+        assert join.stats.finished == 60_000
+        assert join.memory.peak_bytes <= BUDGET
+        result = pa.Table.from_batches(rows, join.output_schema)
+    assert_same_rows(result, reference_join(pa.Table.from_batches(batches), table, KEY, how))
+
+
+def test_a_trial_is_decided_by_what_was_achieved(store: Path, hasty: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reaches ten times what its formula says is taken, be it third in the plan."""
+    batches = stream(80_000, 0.5)
+    with open_join("auto", master=store, on=KEY, memory=BUDGET, profile=typical_profile()) as join:
+        list(join.push(batches[0]))
+        favourite = [each.algorithm for each in join.explain().plan.candidates][2]
+        monkeypatch.setattr(trial.Trial, "achieved", lambda _, at, __: 10.0 if at.name == favourite else 1.0)
+        monkeypatch.setattr(trial, "_CLOSE", 0.1)
+        joined(join, batches[1:])
+        assert join.algorithm == favourite
+
+
+def test_who_drains_after_every_batch_is_in_micro_batches(table: pa.Table, store: Path, hasty: None) -> None:
+    batches = stream(60_000, 1.0)
+    with open_join("auto", master=store, on=KEY, memory=BUDGET, profile=typical_profile()) as join:
+        rows = joined(join, batches[:1])
+        assert join.explain().chosen.carried
+        for batch in batches[1:]:
+            rows += joined(join, [batch])
+            assert not join.explain().chosen.carried
+            assert sum(len(row) for row in rows) == join.stats.tuples_in
+        result = pa.Table.from_batches(rows, join.output_schema)
+    assert_same_rows(result, reference_join(pa.Table.from_batches(batches), table, KEY, "inner"))
+
+
 def test_a_right_plan_stands(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "_FIRST_CHECK", 20_000)
     monkeypatch.setattr(auto, "_RATE_FACTOR", 1e9)
+    monkeypatch.setattr(trial, "_STRETCH_S", 1e9)
     with open_join("auto", master=store, on=KEY, memory=BUDGET, profile=typical_profile()) as join:
         joined(join, stream(300_000, 1.0))
         told = join.explain().revisions

@@ -1,6 +1,7 @@
 """`algorithm="auto"`: a join that looks at its stream, picks its operator, and changes its mind when proved wrong.
 
-    first batch -> sample -> plan -> open the best operator -> push ... -> check -> (drain, open a better one) -> ...
+    first batch -> sample -> plan -> open the best operator -> push ... -> trial of the closest -> the best of them
+        -> push ... -> check -> (drain, open a better one) -> ...
 
 A check compares the hit rate, the share of matches and the service rate with what the plan said. Where one of them is
 off the plan is made again from a fresh sample, and what an operator really achieved counts more than its formula. A
@@ -29,12 +30,13 @@ from semistream.parts.budget import MemoryReport
 from semistream.planner.explain import Explanation, explain
 from semistream.planner.plan import AUTO, Candidate, Plan, make_plan
 from semistream.planner.stream import StreamFacts, StreamSample
+from semistream.planner.trial import Trial
 from semistream.spec import JoinSpec
 
 #: what a sample takes of the budget: a 32nd, of a small one up to an eighth; and bytes a key takes while it is counted
 _SAMPLE_PART, _LARGEST_PART, _SMALL_SAMPLE_BYTES, _MOST_SAMPLE_BYTES = 32, 8, 1 << 16, 4 << 20
 _SAMPLE_BYTES_A_KEY = 64
-#: tuples before the first check, and how much further off each next one is, at most
+#: tuples before the trial and the first check, and how much further off each next one is, at most
 _FIRST_CHECK, _CHECK_GROWTH, _LAST_CHECK = 200_000, 2, 12_800_000
 #: a batch in so many is sampled once the plan stands
 _SAMPLED_BATCHES = 8
@@ -78,6 +80,9 @@ class AutoJoin:
         self._provisional = True
         self._batch = 0
         self._batches = 0
+        #: batches after which the caller drained
+        self._drained = 0
+        self._trial: Trial | None = None
         self._earlier = JoinStats()
         self._earlier_seconds = 0.0
         self._peak = 0
@@ -98,12 +103,17 @@ class AutoJoin:
         return self._running(batch)
 
     def _running(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        yield from self._operator().push(batch)
-        if self._operator().stats.tuples_in >= self._check_at:
+        join, trial = self._operator(), self._trial
+        yield from join.push(batch)
+        part = None if trial is None else trial.achieved(join, self._batch)
+        if trial is not None and part is not None and (trial.begun or join.stats.tuples_in >= _FIRST_CHECK):
+            yield from self._try(trial, part)
+        elif join.stats.tuples_in >= self._check_at and not (trial is not None and trial.begun):
             yield from self._check()
 
     def drain(self) -> Iterator[pa.RecordBatch]:
-        """Finish every waiting tuple."""
+        """Finish every waiting tuple. Who does so after every batch gets a plan for micro-batches."""
+        self._drained = min(self._drained + 1, self._batches)
         return iter(()) if self._join is None else self._join.drain()
 
     def start(self, schema: pa.Schema) -> None:
@@ -128,9 +138,18 @@ class AutoJoin:
             if self._sample.seen < self._batch:
                 self._learn(batch)
                 self._open(self._made_plan(batch.schema), batch.schema)
+            assert self._plan is not None
+            self._trial = Trial(self._plan)
+        elif self._batches == 2 and self._in_micro_batches:
+            self._open(self._made_plan(batch.schema), batch.schema)
         elif self._batches % _SAMPLED_BATCHES == 0:
             self._sample.add(batch)
         self._batch = max(self._batch, batch.num_rows)
+
+    @property
+    def _in_micro_batches(self) -> bool:
+        """Whether every batch but the present one was finished by itself."""
+        return 0 < self._batches - 1 <= self._drained
 
     def _learn(self, batch: pa.RecordBatch) -> None:
         assert self._sample is not None
@@ -152,7 +171,8 @@ class AutoJoin:
             stream,
             profile=self._profile,
             batch=max(self._batch, 1) if self._batch else 65_536,
-            max_delay_s=self._max_delay_s,
+            micro_batches=self._in_micro_batches,
+            max_delay_s=None if self._in_micro_batches else self._max_delay_s,
             direct=self._direct,
         )
 
@@ -192,6 +212,35 @@ class AutoJoin:
         self._join = None
         self._since, self._since_seconds = JoinStats(), 0.0
 
+    def _try(self, trial: Trial, part: float) -> Iterator[pa.RecordBatch]:
+        """Go on with the trial: the next one who takes part or, after the last, the best of them."""
+        join, chosen = self._operator(), self._chosen
+        assert chosen is not None
+        self._achieved[chosen.algorithm] = part
+        schema = _stream_schema(join)
+        if not trial.begun:
+            trial.begin(self._made_plan(schema), chosen, self._expected)
+        following = trial.next()
+        ranked = sorted(trial.plan.candidates, key=self._expected, reverse=True)
+        if following is None:
+            self._trial = None
+            ranked.sort(key=lambda each: each.algorithm not in self._achieved)
+            if len(self._achieved) > 1:
+                self._revisions.append(self._outcome(ranked[0].algorithm))
+        else:
+            ranked.insert(0, following)
+        if not _same(ranked[0], chosen):
+            yield from join.drain()
+        self._open(replace(trial.plan, candidates=tuple(ranked)), schema)
+        self._check_at = self._operator().stats.tuples_in + self._check_gap
+
+    def _outcome(self, best: str) -> str:
+        parts = ", ".join(f"{name} {part:.2f}" for name, part in self._achieved.items())
+        return f"a trial, parts of the predicted speed: {parts}; {best} is the best"
+
+    def _expected(self, candidate: Candidate) -> float:
+        return candidate.rate_per_s * self._part(candidate)
+
     def _check(self) -> Iterator[pa.RecordBatch]:
         """Compare what happened since the last check with the plan; where they differ, plan anew."""
         join, chosen, sample = self._operator(), self._chosen, self._sample
@@ -218,12 +267,12 @@ class AutoJoin:
             self._achieved[chosen.algorithm] = window.tuples_in / seconds / chosen.rate_per_s
         schema = _stream_schema(join)
         plan = self._made_plan(schema)
-        corrected = sorted(plan.candidates, key=lambda each: -each.rate_per_s * self._part(each))
+        corrected = sorted(plan.candidates, key=self._expected, reverse=True)
         best = corrected[0]
         mine = next((each for each in corrected if each.algorithm == chosen.algorithm), None)
         if sample.seen >= _SAMPLE_SAYS:
             sample.forget()
-        if mine is not None and best.rate_per_s * self._part(best) < _BETTER * mine.rate_per_s * self._part(mine):
+        if mine is not None and self._expected(best) < _BETTER * self._expected(mine):
             self._plan, self._chosen = plan, replace(mine, setting=chosen.setting)
             self._revisions.append(f"{off}; {chosen.algorithm} stays the best")
             return
@@ -272,6 +321,11 @@ class AutoJoin:
     def algorithm(self) -> str | None:
         """The operator at work; None before the first batch."""
         return None if self._chosen is None else self._chosen.algorithm
+
+    @property
+    def on_trial(self) -> bool:
+        """Whether the operator is still to be found by trial."""
+        return self._join is None or self._trial is not None
 
     @property
     def output_schema(self) -> pa.Schema | None:
