@@ -106,10 +106,11 @@ def ratios_text(ratios: Mapping[float, float], over: str, under: str, unit: str)
 
 def ahead(curves: Curves, over: str, under: str, unit: str = "", but: Sequence[float] = ()) -> Check:
     """One algorithm ahead of another at every x, `but` excepted."""
-    ratios = {x: ratio for x, ratio in curves.ratio(over, under).items() if x not in but}
+    ratios = curves.ratio(over, under)
+    held_to = [ratio for x, ratio in ratios.items() if x not in but]
     return Check(
         f"{over} ahead of {under} everywhere",
-        bool(ratios) and all(ratio >= AHEAD for ratio in ratios.values()),
+        bool(held_to) and all(ratio >= AHEAD for ratio in held_to),
         ratios_text(ratios, over, under, unit),
     )
 

@@ -172,7 +172,8 @@ def _chapter(chapter: Chapter) -> str:
     figure, points, verdict = chapter.figure, chapter.points, chapter.verdict
     panels = inline_panels(figure, points)
     pictures = "".join(
-        f"<figure><figcaption>{escape(caption(figure, way))}</figcaption>{svg}</figure>" for way, svg in panels.items()
+        f"<figure><figcaption>{escape(caption(figure, way, len(panels)))}</figcaption>{svg}</figure>"
+        for way, svg in panels.items()
     )
     words = [("We expected" if chapter.part == _OURS else "The paper", figure.claim)]
     words += [("" if i else "Measured", text) for i, text in enumerate(_clocks(verdict.measured))]

@@ -64,7 +64,7 @@ def save_plots(figure: Figure, points: Sequence[Point], folder: Path) -> list[Pa
         grid = canvas.subplots(1, len(panels), squeeze=False)[0]
         for axes, (way, mine) in zip(grid, panels.items(), strict=True):
             draw_panel(axes, figure, mine, styles)
-            axes.set_title(caption(figure, way))
+            axes.set_title(caption(figure, way, len(panels)))
         canvas.suptitle(f"{figure.id}  {figure.title}", fontsize=11)
         handles, labels = _legend(grid)
         if len(labels) > 1:
@@ -82,13 +82,15 @@ def inline_panels(figure: Figure, points: Sequence[Point]) -> dict[Way, str]:
         for way, mine in panels.items():
             canvas = paper.new_canvas(*(_ALONE if len(panels) == 1 else _BESIDE))
             draw_panel(canvas.add_subplot(), figure, mine, styles)
-            pictures[way] = paper.inline_svg(canvas, f"{figure.id}-{way}", f"{figure.title}. {caption(figure, way)}")
+            pictures[way] = paper.inline_svg(
+                canvas, f"{figure.id}-{way}", f"{figure.title}. {caption(figure, way, len(panels))}"
+            )
     return pictures
 
 
-def caption(figure: Figure, way: Way) -> str:
-    """By which clock; bytes have none."""
-    return "This machine" if way == "wall" and figure.y.unit in _BYTES else WAYS[way]
+def caption(figure: Figure, way: Way, panels: int) -> str:
+    """By which clock; bytes that stand alone have none."""
+    return "This machine" if panels == 1 and way == "wall" and figure.y.unit in _BYTES else WAYS[way]
 
 
 def needs_legend(figure: Figure, points: Sequence[Point]) -> bool:
