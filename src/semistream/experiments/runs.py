@@ -15,9 +15,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import semistream
 from semistream.cost.profile import machine_info
 
-_PACKAGES = ("semistream", "numpy", "pyarrow", "numba")
+_PACKAGES = ("numpy", "pyarrow", "numba")
 #: 97.5 % quantiles of Student's t by degrees of freedom; beyond the table that of the normal law, a little widened
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 
@@ -70,7 +71,7 @@ class Estimate:
 
 def versions() -> dict[str, str]:
     """Versions of what the results depend on."""
-    found = {}
+    found = {"semistream": semistream.__version__}
     for name in _PACKAGES:
         try:
             found[name] = version(name)
