@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ from tests.planner.conftest import ROWS
 
 from semistream import open_join
 from semistream.cost.profile import paper_profile, typical_profile
-from semistream.errors import ConfigError, SemiStreamError
+from semistream.errors import BudgetError, ConfigError, SemiStreamError
 from semistream.planner import auto, trial
 from semistream.planner.explain import Explanation
 from semistream.testing import assert_same_rows, reference_join
@@ -38,6 +39,20 @@ def test_exact(table: pa.Table, store: Path, how: str) -> None:
         assert join.stats.tuples_in == 20_000
         assert join.memory.peak_bytes <= BUDGET
     assert_same_rows(result, reference_join(pa.Table.from_batches(batches), table, KEY, how))
+
+
+def test_the_smallest_budget_of_an_operator_is_enough(table: pa.Table, store: Path) -> None:
+    with pytest.raises(BudgetError) as refused:
+        open_join("inlj", master=store, on=KEY, memory=1_000, stream_schema=STREAM_SCHEMA)
+    least = int(re.findall(r"at least (\d+) bytes", str(refused.value))[0])
+    batches = stream(20_000, 0.9)
+    with open_join("auto", master=store, on=KEY, memory=least + 2_000) as join:
+        rows = joined(join, batches)
+        assert join.memory.peak_bytes <= least + 2_000
+        result = pa.Table.from_batches(rows, join.output_schema)
+    assert_same_rows(result, reference_join(pa.Table.from_batches(batches), table, KEY, "inner"))
+    with pytest.raises(ConfigError, match="no operator can do this join"):
+        open_join("auto", master=store, on=KEY, memory=least, stream_schema=STREAM_SCHEMA)
 
 
 def test_the_plan_is_revised_when_the_skew_changes(

@@ -20,7 +20,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from semistream.cost.profile import CostProfile
-from semistream.errors import BudgetError, SemiStreamError
+from semistream.errors import BudgetError, ConfigError, SemiStreamError
 from semistream.master.base import Master
 from semistream.operators.base import SemiStreamJoin
 from semistream.operators.chunk import JoinStats
@@ -36,6 +36,7 @@ from semistream.spec import JoinSpec
 #: what a sample takes of the budget: a 32nd, of a small one up to an eighth; and bytes a key takes while it is counted
 _SAMPLE_PART, _LARGEST_PART, _SMALL_SAMPLE_BYTES, _MOST_SAMPLE_BYTES = 32, 8, 1 << 16, 4 << 20
 _SAMPLE_BYTES_A_KEY = 64
+_LEAST_SAMPLE_BYTES = 16 * _SAMPLE_BYTES_A_KEY
 #: tuples before the trial and the first check, and how much further off each next one is, at most
 _FIRST_CHECK, _CHECK_GROWTH, _LAST_CHECK = 200_000, 2, 12_800_000
 #: a batch in so many is sampled once the plan stands
@@ -69,7 +70,7 @@ class AutoJoin:
         self.master, self.spec = master, spec
         self.owns_master = False
         self._total = budget_bytes
-        least = min(_SMALL_SAMPLE_BYTES, budget_bytes // _LARGEST_PART)
+        least = max(min(_SMALL_SAMPLE_BYTES, budget_bytes // _LARGEST_PART), _LEAST_SAMPLE_BYTES)
         self._sample_bytes = min(max(budget_bytes // _SAMPLE_PART, least), _MOST_SAMPLE_BYTES)
         self._given, self._profile, self._max_delay_s, self._direct = sample, profile, max_delay_s, direct
         self._join: SemiStreamJoin | None = None
@@ -118,9 +119,18 @@ class AutoJoin:
 
     def start(self, schema: pa.Schema) -> None:
         """Fix the stream's schema; the operator may still change when the first batch is seen."""
-        self._sample = StreamSample(
-            self.master, self.spec, schema, capacity=max(self._sample_bytes // _SAMPLE_BYTES_A_KEY, 16)
-        )
+        try:
+            self._start(schema)
+        except ConfigError:
+            if self._sample_bytes <= _LEAST_SAMPLE_BYTES:
+                raise
+            # So small a budget has no room to learn much in.
+            self._sample_bytes = _LEAST_SAMPLE_BYTES
+            self._start(schema)
+
+    def _start(self, schema: pa.Schema) -> None:
+        capacity = self._sample_bytes // _SAMPLE_BYTES_A_KEY
+        self._sample = StreamSample(self.master, self.spec, schema, capacity=capacity)
         if self._given is not None:
             self._learn(self._given)
         self._open(self._made_plan(schema), schema)
