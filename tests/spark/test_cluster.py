@@ -1,4 +1,4 @@
-"""A real cluster: a standalone master and two workers on loopback, one executor killed while a query runs."""
+"""A real cluster: a standalone master and two workers on loopback, one executor killed while queries run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from semistream.workloads.relation import master_batches, stream_batches
 ROOT = Path(__file__).resolve().parents[2]
 SPARK = Path(pyspark.__file__).parent
 N_KEYS = 20_000
-FILES = 24
+FILES = 16
+SHUFFLES = ("none", "key")
 _START_SECONDS = 60
 
 PROGRAM = """
@@ -41,10 +42,15 @@ conf = {"spark.driver.memory": "512m", "spark.executor.memory": "512m", "spark.e
         "spark.driver.bindAddress": "127.0.0.1"}
 spark = open_session("cluster", told["master"], conf)
 try:
-    df = spark.readStream.schema("k long, seq long, qty int").option("maxFilesPerTrigger", 2).parquet(told["in"])
-    df = enrich(df, told["r"], on="k", memory="4MB", shuffle=told["shuffle"])
-    writer = df.writeStream.format("parquet").option("path", told["out"])
-    writer.option("checkpointLocation", told["checkpoint"]).trigger(availableNow=True).start().awaitTermination()
+    queries = []
+    for shuffle in told["shuffles"]:
+        df = spark.readStream.schema("k long, seq long, qty int").option("maxFilesPerTrigger", 2).parquet(told["in"])
+        df = enrich(df, told["r"], on="k", memory="4MB", shuffle=shuffle)
+        writer = df.writeStream.format("parquet").option("path", f"{told['out']}-{shuffle}")
+        writer = writer.option("checkpointLocation", f"{told['checkpoint']}-{shuffle}")
+        queries.append(writer.trigger(availableNow=True).start())
+    for query in queries:
+        query.awaitTermination()
 finally:
     spark.stop()
 """
@@ -108,8 +114,7 @@ def _executors() -> list[psutil.Process]:
     return found
 
 
-@pytest.mark.parametrize("shuffle", ["none", "key"])
-def test_executor_killed_mid_run(shuffle: str, cluster: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_executor_killed_mid_run(cluster: str, spark: SparkSession, tmp_path: Path) -> None:
     relation = pa.Table.from_batches(master_batches(N_KEYS, 1, repeat=True)).select(["k", "m01", "m02", "m03", "m04"])
     semistream.build_pages(relation, tmp_path / "r", on="k", page_rows=64)
     stream = pa.Table.from_batches(stream_batches(FILES * 500, int(N_KEYS * 1.2), 0.9, 2))
@@ -117,19 +122,21 @@ def test_executor_killed_mid_run(shuffle: str, cluster: str, spark: SparkSession
     for i in range(FILES):
         pq.write_table(stream.slice(i * 500, 500), tmp_path / "in" / f"{i}.parquet")
     told = {name: str(tmp_path / name) for name in ("in", "r", "out", "checkpoint", "local")}
-    told |= {"master": cluster, "shuffle": shuffle}
-    command = [sys.executable, "-c", PROGRAM, json.dumps(told)]
+    command = [sys.executable, "-c", PROGRAM, json.dumps({**told, "master": cluster, "shuffles": SHUFFLES})]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     log = tmp_path / "log"
-    with _running(command, log, environment) as query:
-        commits = tmp_path / "checkpoint" / "commits"
+    commits = [tmp_path / f"checkpoint-{shuffle}" / "commits" for shuffle in SHUFFLES]
+    with _running(command, log, environment) as queries:
         limit = time.monotonic() + 120
-        while not (commits / "1").exists() and query.poll() is None and time.monotonic() < limit:
+        while not all((each / "0").exists() for each in commits) and queries.poll() is None:
+            assert time.monotonic() < limit, log.read_text()[-2000:]
             time.sleep(0.05)
         before = _executors()
         assert len(before) == 2, log.read_text()[-2000:]
         before[0].send_signal(signal.SIGKILL)
-        assert not (commits / str(FILES // 2 - 1)).exists(), "the query was over before an executor could be killed"
-        assert query.wait(timeout=180) == 0, log.read_text()[-3000:]
-    result = spark.read.parquet(str(tmp_path / "out")).toArrow()
-    assert_same_rows(result, reference_join(stream, relation, "k", "left"))
+        for each in commits:
+            assert not (each / str(FILES // 2 - 1)).exists(), "a query was over before an executor could be killed"
+        assert queries.wait(timeout=180) == 0, log.read_text()[-3000:]
+    expected = reference_join(stream, relation, "k", "left")
+    for shuffle in SHUFFLES:
+        assert_same_rows(spark.read.parquet(str(tmp_path / f"out-{shuffle}")).toArrow(), expected)
