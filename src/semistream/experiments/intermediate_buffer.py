@@ -44,7 +44,7 @@ def judge_3(points: Sequence[Point]) -> Verdict:
         points,
         checks,
         "Tuples are handed over in chunks here, and the disk phase takes them out at once; what I_B takes from H_S "
-        "is a few percent of it. The counts of operators with threads vary a little from run to run.",
+        "is a few percent of it.",
     )
 
 

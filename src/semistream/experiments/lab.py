@@ -9,10 +9,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from semistream.cost.calibrate import calibrate
+from semistream.cost.clock import PRICING
 from semistream.cost.profile import CostProfile, paper_profile
 from semistream.cost.setting import Setting
 from semistream.errors import BudgetError, ConfigError, StoreError
@@ -191,7 +193,7 @@ class Lab:
             "direct": self.direct,
         }
 
-        def make() -> Mapping[str, Any]:
+        def make(**schedule: Any) -> Mapping[str, Any]:
             self.say(f"{name}, R = {source.rows:,}, M = {memory:,}")
             try:
                 with open_join(
@@ -202,13 +204,20 @@ class Lab:
                     stream_schema=source.stream_schema(self.data),
                     direct=self.direct,
                     **settings["options"],
+                    **schedule,
                 ) as join:
                     return run_steady(join, source.stream(batch, self.data), batch, turns)
             except BudgetError as error:
                 return {"refused": str(error)}
 
-        result = self.log.once(settings, make)
-        return None if "refused" in result else Run(name, settings, result, self.profiles)
+        timed = self.log.once(settings, make)
+        if "refused" in timed:
+            return None
+        counted = timed
+        if PRICING[name].threads > 1:
+            # Threads meet differently every time: what is counted, and priced, is a run with its phases in step.
+            counted = self.log.once({**settings, "in_step": True}, partial(make, in_step=True))
+        return Run(name, settings, counted, timed, self.profiles)
 
     def setting(self, source: Source, memory: int, options: Mapping[str, float] | None = None) -> Setting:
         """The same for the formulas, which say what a run will do before there is one."""

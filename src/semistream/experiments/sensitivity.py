@@ -59,7 +59,7 @@ def _figure_6b(lab: Lab) -> Iterator[Point]:
         if run is None:
             continue
         for way in WAYS:
-            rate = Estimate.ratio(run.counted("cache_misses"), run.seconds(way))
+            rate = Estimate.ratio(run.counted("cache_misses", way=way), run.seconds(way))
             yield lab.point("000-6b", way, "ssbj", run.symbols["d"], rate, run)
 
 

@@ -170,11 +170,15 @@ def waiting_tuples(join: SemiStreamJoin) -> int:
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: what `run_steady` found, and how to price it."""
+    """A finished run: what `run_steady` found, and how to price it.
+
+    `timed` is the same run but for operators with threads, whose phases went in step while `result` was counted.
+    """
 
     algorithm: str
     settings: Mapping[str, Any]
     result: Mapping[str, Any]
+    timed: Mapping[str, Any]
     profiles: Mapping[str, CostProfile]
 
     @property
@@ -193,24 +197,26 @@ class Run:
 
     def seconds(self, way: Way) -> list[float]:
         """Seconds of each turn, by one of the three clocks."""
-        turns = self.result["turns"]
         if way == "wall":
-            return [float(turn["seconds"]) for turn in turns]
+            return [float(turn["seconds"]) for turn in self._turns(way)]
         clock = CostClock(self.profiles[way])
         direct, width = bool(self.settings["direct"]), float(self.result["row_bytes"])
-        return [clock.price(self.algorithm, turn["counts"], direct=direct, row_bytes=width).seconds for turn in turns]
+        return [
+            clock.price(self.algorithm, turn["counts"], direct=direct, row_bytes=width).seconds
+            for turn in self._turns(way)
+        ]
 
-    def counted(self, *counters: str) -> list[float]:
+    def counted(self, *counters: str, way: Way = "counts") -> list[float]:
         """How often these things were counted, turn by turn."""
-        return [sum(turn["counts"][name] for name in counters) for turn in self.result["turns"]]
+        return [sum(turn["counts"][name] for name in counters) for turn in self._turns(way)]
 
     def rate(self, way: Way) -> Estimate:
         """Stream tuples a second."""
-        return Estimate.ratio(self.counted("tuples_in"), self.seconds(way))
+        return Estimate.ratio(self.counted("tuples_in", way=way), self.seconds(way))
 
     def loop_cost(self, way: Way) -> Estimate:
         """c_loop: seconds of one turn of the operator's main loop."""
-        return Estimate.ratio(self.seconds(way), self.counted("iterations"))
+        return Estimate.ratio(self.seconds(way), self.counted("iterations", way=way))
 
     def a_loop(self, *counters: str) -> Estimate:
         """How often something was counted in one turn of the main loop."""
@@ -219,3 +225,6 @@ class Run:
     def hit_share(self) -> Estimate:
         """Share of the stream that the cache answered."""
         return Estimate.ratio(self.counted("cache_hits"), self.counted("cache_hits", "cache_misses"))
+
+    def _turns(self, way: Way) -> list[Mapping[str, Any]]:
+        return list((self.timed if way == "wall" else self.result)["turns"])

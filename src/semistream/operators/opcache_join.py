@@ -155,6 +155,12 @@ class OPCacheJoin(PCacheJoin):
                     continue
                 buffer.code, buffer.pages = code, pages
             self._loads.notify_all()
+            if self._in_step:
+                self._loads.wait_for(lambda: self._load_error is not None or self._all_loaded)
+
+    @property
+    def _all_loaded(self) -> bool:
+        return all(buffer.state is BufferState.FULL for buffer in self.disk_buffers if buffer.is_requested)
 
     def _front_code(self) -> int:
         """The key that picks a load at the front: of the newest tuples the one whose pages were not read for longest.
