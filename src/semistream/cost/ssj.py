@@ -33,7 +33,7 @@ def ssj(s: Setting, profile: CostProfile) -> Prediction:
     division = divide(s)
     slot = fifo_slot(s)
     shape = arena(division.tables, slot, s.v_R)
-    named = 16 * min(max(int(shape.spare * 0.02) // 16, 16), 1 << 16)
+    named = 16 * min(max(int(shape.spare * 0.02) // 16, 16), 1 << 20)
     room = shape.spare - named
     share = int(room * s.options.get("cache_share", _CACHE_SHARE))
     h_R = cache_capacity(s, shape, share)

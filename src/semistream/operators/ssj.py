@@ -69,9 +69,9 @@ class SSJ(ScanJoin):
 
     def _build_tables(self, arena: Arena) -> None:
         room = self.budget.spare
-        named = min(max(int(room * 0.02) // 16, 16), 1 << 16)
+        named = min(max(int(room * 0.02) // 16, 16), 1 << 20)
         self._frequent, self._waiting = (np.empty(named, dtype=np.int64) for _ in range(2))
-        self._named = 0
+        self._named = self._least_named = 0
         self.budget.hold("frequent keys", 16 * named)
         room -= 16 * named
         share = int(room * self._cache_share)
@@ -97,14 +97,23 @@ class SSJ(ScanJoin):
                 block.n_rows,
                 self.pending.buckets,
                 self.pending.arena.state,
-                self.threshold.value,
+                max(self.threshold.value, self._least_named),
                 self._frequent,
                 self._waiting,
                 self._named,
             )
         )
+        if self._named > 0.75 * len(self._frequent):
+            self._keep_the_most_frequent()
         self.stats.frequency_checks += block.n_rows
         self.stats.switched += collect_rows(self.cache, block, self.disk.codes, self.scratch.slots, make_room=True)
+
+    def _keep_the_most_frequent(self) -> None:
+        """Halve the list of named keys before it is full: else it would hold those that R has first."""
+        keep = len(self._frequent) // 2
+        kept = np.argpartition(-self._waiting[: self._named], keep - 1)[:keep]
+        self._frequent[:keep], self._waiting[:keep] = self._frequent[kept], self._waiting[kept]
+        self._named, self._least_named = keep, int(self._waiting[:keep].min())
 
     def _begin_cycle(self) -> None:
         """Show the keys that were collected, then open entries for those that were named, the most frequent first.
@@ -121,7 +130,7 @@ class SSJ(ScanJoin):
         counts = self._waiting[: self._named][order][first]
         by_count = np.argsort(-counts, kind="stable")
         codes, counts = codes[by_count], counts[by_count]
-        self._named = 0
+        self._named = self._least_named = 0
         lacking = len(codes) - min(cache.row_room, cache.max_keys - cache.keys)
         if lacking > 0 and len(codes):
             level = cache.evict_least(min(lacking, cache.keys // 4 + 1))
