@@ -30,7 +30,7 @@ demo: $(VENV)/.package  ## load a warehouse from a stream of sales on Spark, and
 	$(BIN)/semistream demo
 
 test: lint  ## all checks, then the test suite
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS)
 
 lint: setup  ## ruff, mypy and the import contracts
 	$(BIN)/ruff check .

@@ -130,7 +130,6 @@ class SSJ(ScanJoin):
         counts = self._waiting[: self._named][order][first]
         by_count = np.argsort(-counts, kind="stable")
         codes, counts = codes[by_count], counts[by_count]
-        self._named = self._least_named = 0
         lacking = len(codes) - min(cache.row_room, cache.max_keys - cache.keys)
         if lacking > 0 and len(codes):
             level = cache.evict_least(min(lacking, cache.keys // 4 + 1))
@@ -140,4 +139,7 @@ class SSJ(ScanJoin):
         cache_kernel.cache_mark_switching(codes, counts, stop, cache.entries, cache.state)
         has_room = cache.row_room > max(0.05 * cache.max_keys, stop)
         self.threshold.adjust(has_room, cache.evictions - self._evicted_before, max(cache.keys, 1))
+        if not has_room:
+            self.threshold.value = max(self.threshold.value, self._least_named)
         self._evicted_before = cache.evictions
+        self._named = self._least_named = 0
