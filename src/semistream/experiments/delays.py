@@ -29,7 +29,8 @@ _LEAST_TAKEN = 16
 _SEGMENTS = 5
 #: arrival rates, as parts of what the slowest algorithm can serve
 LOADS = (0.2, 0.4, 0.6, 0.8)
-_TUPLES_A_LOAD = 12_000
+#: tuples of a rate: enough for some turns of the main loop, which are what a tuple waits for
+_TURNS_A_LOAD, _LEAST_TUPLES, _MOST_TUPLES = 10, 12_000, 200_000
 #: a shorter wait is none, but what is left of a difference of two moments
 _LEAST_WAIT_S = 1e-9
 
@@ -130,13 +131,14 @@ def run_delays(
     turns = 2 * -(-max(warmed.block_tuples, 4 * batch) // batch)
     processing, capacity = _at_full_speed(join, stream, position, turns, batch, profiles, ways)
     position += turns * batch
+    tuples = int(min(max(_TURNS_A_LOAD * warmed.loop_tuples, _LEAST_TUPLES), _MOST_TUPLES))
     waiting: dict[str, list[dict[str, Any]]] = {}
     chosen: Mapping[str, list[float]] = rates_per_s or {way: [load * capacity[way] for load in LOADS] for way in ways}
     for way in ways:
         waiting[way] = []
         for rate in chosen[way]:
-            found = _at_rate(join, stream, position, rate, clock_of(way, join, profiles))
-            position += _TUPLES_A_LOAD
+            found = _at_rate(join, stream, position, tuples, rate, clock_of(way, join, profiles))
+            position += tuples
             waiting[way].append({"rate_per_s": rate, **distribution(found)})
     return {"processing": processing, "waiting": waiting, "capacity": capacity, "steady": warmed.steady}
 
@@ -169,15 +171,17 @@ def _at_full_speed(
     return found, {way: count * batch / ended[way] for way in ways}
 
 
-def _at_rate(join: SemiStreamJoin, stream: SyntheticStream, first: int, rate: float, clock: Clock) -> np.ndarray:
-    """Seconds that each tuple spent in the stream buffer, at so many arrivals a second."""
+def _at_rate(
+    join: SemiStreamJoin, stream: SyntheticStream, first: int, tuples: int, rate: float, clock: Clock
+) -> np.ndarray:
+    """Seconds that each of so many tuples spent in the stream buffer, at so many arrivals a second."""
     waits = []
     taken = 0
-    while taken < _TUPLES_A_LOAD:
-        wanted = min(taken + _LEAST_TAKEN, _TUPLES_A_LOAD)
+    while taken < tuples:
+        wanted = min(taken + _LEAST_TAKEN, tuples)
         clock.idle_until(wanted / rate)
         begun = clock.now()
-        arrived = min(max(int(begun * rate), wanted), _TUPLES_A_LOAD)
+        arrived = min(max(int(begun * rate), wanted), tuples)
         waits.append(begun - np.arange(taken + 1, arrived + 1) / rate)
         clock.pushing(arrived - taken)
         push(join, stream.rows(first + taken, first + arrived))
