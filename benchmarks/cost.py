@@ -269,10 +269,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("algorithms", nargs="*", help="operators (default: all)")
     parser.add_argument("--rows", type=int, nargs="+", default=[50_000, 100_000, 200_000], help="tuples of R")
-    parser.add_argument("--shares", type=float, nargs="+", default=[0.05, 0.1, 0.2], help="budgets, as parts of R")
+    parser.add_argument("--shares", type=float, nargs="+", help="budgets, as parts of R (default 0.05 0.1 0.2)")
     parser.add_argument("--skews", type=float, nargs="+", default=[0.0, 1.0], help="Zipf exponents")
     parser.add_argument("--reads", choices=["buffered", "direct"], default="buffered")
-    parser.add_argument("--tune", action="store_true", help="tuning instead of validation (first of --rows, --shares)")
+    parser.add_argument("--tune", action="store_true", help="tuning instead of validation: first of --rows, 15 %% of R")
     parser.add_argument("--wall", action="store_true", help="wall time instead of CPU time")
     parser.add_argument("--profile", type=Path, help="unit costs (default: calibrated now)")
     parser.add_argument("--quick", action="store_true", help="one size and one budget")
@@ -280,6 +280,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write every setting to this file, one JSON object a line")
     parser.add_argument("--plot", type=Path, help="draw predicted over measured into this file (svg or png)")
     args = parser.parse_args()
+    args.shares = args.shares or ([0.15] if args.tune else [0.05, 0.1, 0.2])
     if args.quick:
         args.rows, args.shares = args.rows[:1], args.shares[1:2]
     console = Console(width=140)
