@@ -20,6 +20,7 @@ from semistream import open_join
 from semistream.errors import SemiStreamError
 from semistream.master.memory import MemoryMaster
 from semistream.operators.registry import OPERATORS
+from semistream.operators.ssbj import SSBJ
 from semistream.testing import (
     FaultyMaster,
     assert_same_rows,
@@ -28,6 +29,7 @@ from semistream.testing import (
     smallest_budget,
     split,
 )
+from semistream.workloads.relation import KEY, master_table, stream_batches
 
 MakeMaster = Callable[..., dict[str, object]]
 
@@ -235,3 +237,20 @@ def test_failed_read_loses_no_tuple(operator: str, fail_at: int) -> None:
                     continue
             schema = join.output_schema
         assert_same_rows(pa.Table.from_batches(out, schema), reference_join(handed, master, "k", how))
+
+
+def test_ssbj_grows_its_directory_with_what_evictions_freed() -> None:
+    """The ledger hears of evictions at the end of a step; a directory that grows before must not be refused."""
+    table = master_table(20_000, seed=1).select([KEY, "m01"])
+    with open_join("ssbj", master=table, on=KEY, memory="600kB") as join:
+        for batch in stream_batches(100_000, 20_000, 1.0, seed=2, batch_rows=20_000):
+            list(join.push(batch))
+        assert isinstance(join, SSBJ)
+        list(join.drain())
+        keys = join.cache.max_keys
+        join._growth_bytes = join.cache.directory_bytes(keys * 3 // 2)
+        # As if the cache had been larger a moment ago.
+        join.budget.hold("cache", join.cache.bytes_held + join.budget.spare)
+        join._grow_directory()
+        assert join.cache.max_keys == keys * 3 // 2
+        assert join.memory.bytes_now <= 600_000

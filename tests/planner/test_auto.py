@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -85,6 +86,7 @@ def test_the_plan_is_revised_when_the_skew_changes(
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trial that begins after ten batches and goes on to the next one with every second."""
     monkeypatch.setattr(auto, "_FIRST_CHECK", 20_000)
+    monkeypatch.setattr(auto, "_RATE_FACTOR", 1e9)
     monkeypatch.setattr(trial, "_WARM_S", 0.0)
     monkeypatch.setattr(trial, "_STRETCH_S", 0.0)
 
@@ -127,6 +129,15 @@ def test_who_drains_after_every_batch_is_in_micro_batches(table: pa.Table, store
             assert sum(len(row) for row in rows) == join.stats.tuples_in
         result = pa.Table.from_batches(rows, join.output_schema)
     assert_same_rows(result, reference_join(pa.Table.from_batches(batches), table, KEY, "inner"))
+
+
+def test_a_drain_that_was_not_finished_loses_nothing(store: Path) -> None:
+    batches = stream(20_000, 0.5)
+    with open_join("auto", master=store, on=KEY, memory=BUDGET, profile=paper_profile()) as join:
+        list(join.push(batches[0]))
+        assert list(islice(join.drain(), 1))
+        with pytest.raises(SemiStreamError, match="were not consumed"):
+            list(join.push(batches[1]))
 
 
 def test_a_right_plan_stands(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,8 +207,9 @@ class SSBJ(ScanJoin):
     def _grow_directory(self) -> None:
         """A cache that runs out of entries gets more: room is set aside during one cycle and used after it."""
         cache = self.cache
-        spare = self._total - cache.bytes_held - self.pending.bytes_held - self._block_bytes
-        if self._growth_bytes and spare >= self._growth_bytes:
+        # Evictions of this cycle have freed bytes that the ledger does not know of yet.
+        self._settle()
+        if self._growth_bytes and self.budget.spare >= self._growth_bytes:
             self.budget.hold("directory growth", self._growth_bytes)
             cache.grow(cache.max_keys * 3 // 2)
             self.budget.hold("directory growth", 0)

@@ -114,8 +114,9 @@ class AutoJoin:
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Finish every waiting tuple. Who does so after every batch gets a plan for micro-batches."""
+        if self._join is not None:
+            yield from self._join.drain()
         self._drained = min(self._drained + 1, self._batches)
-        return iter(()) if self._join is None else self._join.drain()
 
     def start(self, schema: pa.Schema) -> None:
         """Fix the stream's schema; the operator may still change when the first batch is seen."""
