@@ -87,7 +87,8 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trial that begins after ten batches and goes on to the next one with every second."""
     monkeypatch.setattr(auto, "_FIRST_CHECK", 20_000)
     monkeypatch.setattr(auto, "_RATE_FACTOR", 1e9)
-    monkeypatch.setattr(trial, "_WARM_S", 0.0)
+    monkeypatch.setattr(trial, "_WINDOW_S", 0.0)
+    monkeypatch.setattr(trial, "_MOST_WARM_S", 0.0)
     monkeypatch.setattr(trial, "_STRETCH_S", 0.0)
 
 

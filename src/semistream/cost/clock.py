@@ -136,7 +136,8 @@ class CostClock:
         if pricing.threads == 1:
             return (sum(terms.values()),)
         hits = hit_share(counts)
-        stream = sum(terms[symbol] for symbol in pricing.stream_phase if symbol in terms) + hits * terms["c_O"]
+        # In the order of the terms, for a set has none, and a sum depends on it in its last digit.
+        stream = sum(term for symbol, term in terms.items() if symbol in pricing.stream_phase) + hits * terms["c_O"]
         disk = sum(terms.values()) - stream - terms["c_I/O"]
         interpreter = terms["c_C"] + terms["c_T"]
         if pricing.threads == 2:

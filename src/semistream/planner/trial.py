@@ -2,13 +2,21 @@
 
 The counts of a prediction are right to a percent, its unit costs to a fifth, and good candidates differ by less than
 that. What a stretch took, beside what its own counts should have taken, says how far the unit costs are off here and
-now. Caches need not be warm for it, and the rows that come out are those of the join: nothing is done twice.
+now. The rows that come out are those of the join: nothing is done twice.
+
+A machine that others use changes its speed within seconds, so a stretch is counted in units of a fixed piece of work
+that is timed beside it.
 """
 
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+
+import numpy as np
 
 from semistream.cost.clock import CostClock
 from semistream.operators.base import SemiStreamJoin
@@ -17,11 +25,25 @@ from semistream.operators.registry import OPERATORS
 from semistream.planner.plan import Candidate, Plan
 
 #: who promises this part of the best rate takes part, so many at most
-_CLOSE, _MOST = 0.7, 6
-#: seconds of work before a stretch begins, and of the stretch
-_WARM_S, _STRETCH_S = 0.25, 0.5
+_CLOSE, _MOST = 0.5, 6
+#: seconds of work: windows in which hits must have come to rest (points), the most of this, and a stretch
+_WINDOW_S, _AT_REST, _MOST_WARM_S, _STRETCH_S = 0.25, 0.01, 2.0, 0.5
 #: to leave a scan takes an R-cycle: where that is longer, no trial is worth it
 _LONGEST_CYCLE_S = 1.0
+#: how often the fixed piece of work is timed
+_PACE_S = 0.02
+
+
+@dataclass
+class _Stretch:
+    """The work of one operator: when it was last looked at, and since when it counts."""
+
+    join: SemiStreamJoin
+    stats: JoinStats = field(default_factory=JoinStats)
+    seconds: float = 0.0
+    hits: float | None = None
+    counts: bool = False
+    paces: list[float] = field(default_factory=list)
 
 
 class Trial:
@@ -30,8 +52,9 @@ class Trial:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._waiting: list[Candidate] | None = None
-        self._tried: SemiStreamJoin | None = None
-        self._before: tuple[JoinStats, float] | None = None
+        self._stretch: _Stretch | None = None
+        self._pace = _Pace()
+        self._usual: float | None = None
 
     @property
     def begun(self) -> bool:
@@ -48,21 +71,55 @@ class Trial:
 
     def achieved(self, join: SemiStreamJoin, batch: int) -> float | None:
         """Asked after every batch: the part of its formula's speed that the join reaches, once that is known."""
-        if join is not self._tried:
-            self._tried, self._before = join, None
-        if self._before is None:
-            if join.seconds >= _WARM_S:
-                self._before = (copy.copy(join.stats), join.seconds)
+        stretch = self._stretch
+        if stretch is None or stretch.join is not join:
+            self._stretch = stretch = _Stretch(join)
+        spent = join.seconds - stretch.seconds
+        if not stretch.counts:
+            if spent >= _WINDOW_S:
+                _look(stretch)
             return None
-        stats, seconds = self._before
-        spent = join.seconds - seconds
+        if spent >= _PACE_S * (len(stretch.paces) + 1):
+            stretch.paces.append(self._pace.seconds())
         if spent < _STRETCH_S:
             return None
-        return CostClock(self.plan.profile).since(join, stats, batch=batch).seconds / spent
+        pace = median(stretch.paces) if stretch.paces else self._pace.seconds()
+        if self._usual is None:
+            self._usual = pace
+        priced = CostClock(self.plan.profile).since(join, stretch.stats, batch=batch).seconds
+        return priced / spent * pace / self._usual
 
     def next(self) -> Candidate | None:
         """Who is to be opened now."""
         return self._waiting.pop(0) if self._waiting else None
+
+
+def _look(stretch: _Stretch) -> None:
+    """The end of a window: if hits have come to rest what follows counts."""
+    now, before = stretch.join.stats, stretch.stats
+    asked = now.cache_hits + now.cache_misses - before.cache_hits - before.cache_misses
+    hits = (now.cache_hits - before.cache_hits) / asked if asked else 0.0
+    at_rest = stretch.hits is not None and abs(hits - stretch.hits) <= _AT_REST
+    stretch.stats, stretch.seconds, stretch.hits = copy.copy(now), stretch.join.seconds, hits
+    stretch.counts = at_rest or stretch.seconds >= _MOST_WARM_S
+
+
+class _Pace:
+    """Look-ups all over a small table: what every operator does most."""
+
+    def __init__(self) -> None:
+        self._table = np.arange(1 << 14)
+        self._places = np.random.default_rng(1).integers(0, len(self._table), 1 << 13)
+
+    def seconds(self) -> float:
+        """Time of the work now: the shortest of three."""
+        times = []
+        for _ in range(3):
+            started = time.perf_counter()
+            for _ in range(8):
+                self._table.take(self._places)
+            times.append(time.perf_counter() - started)
+        return min(times)
 
 
 def _leaves_soon(candidate: Candidate) -> bool:
