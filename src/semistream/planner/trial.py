@@ -29,7 +29,7 @@ _CLOSE, _MOST = 0.5, 6
 #: seconds of work: windows in which hits must have come to rest (points), the most of this, and a stretch
 _WINDOW_S, _AT_REST, _MOST_WARM_S, _STRETCH_S = 0.25, 0.01, 2.0, 0.5
 #: to leave a scan takes an R-cycle: where that is longer, no trial is worth it
-_LONGEST_CYCLE_S = 1.0
+_LONGEST_CYCLE_S = 3.0
 #: how often the fixed piece of work is timed
 _PACE_S = 0.02
 
