@@ -221,12 +221,10 @@ def measure(case: Case, data: Data, profile: CostProfile) -> dict[str, Any]:
     contestants: dict[str, tuple[str, dict[str, Any]]] = {
         each.algorithm: (each.algorithm, {}) for each in plan.candidates
     }
-    picks = {"plan": plan.choice, "pick": chosen}
-    labels = {
-        what: f"{pick.algorithm}{'*' * bool(pick.options)}{'*' * (what == 'pick' and bool(pick.options))}"
-        for what, pick in picks.items()
-    }
-    for what, pick in picks.items():
+    labels = {}
+    # Sizes other than the usual ones have a mark: those of the first plan one star, those after the trial two.
+    for what, mark, pick in (("plan", "*", plan.choice), ("pick", "**", chosen)):
+        labels[what] = pick.algorithm + (mark if pick.options else "")
         contestants[labels[what]] = (pick.algorithm, dict(pick.options))
     first: dict[str, float] = {}
     for name, (algorithm, options) in contestants.items():
@@ -282,21 +280,8 @@ def measure(case: Case, data: Data, profile: CostProfile) -> dict[str, Any]:
 
 def show(results: list[dict[str, Any]]) -> None:
     table = Table(title="the planner's pick and the fastest operator, M tuples/s")
-    for column in (
-        "R",
-        "M",
-        "skew",
-        "absent",
-        "index",
-        "batch",
-        "micro",
-        "pick",
-        "rate",
-        "fastest",
-        "rate",
-        "ratio",
-        "plan",
-    ):
+    setting = ("R", "M", "skew", "absent", "index", "batch", "micro")
+    for column in (*setting, "pick", "rate", "fastest", "rate", "ratio", "plan"):
         table.add_column(column, justify="right")
     for told in results:
         case = told["case"]

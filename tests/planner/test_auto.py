@@ -84,7 +84,7 @@ def test_the_plan_is_revised_when_the_skew_changes(
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trial that begins after ten batches and goes on to the next one with every second."""
+    """A trial that begins after ten batches and goes on to the next one every few batches."""
     monkeypatch.setattr(auto, "_FIRST_CHECK", 20_000)
     monkeypatch.setattr(auto, "_RATE_FACTOR", 1e9)
     monkeypatch.setattr(trial, "_WINDOW_S", 0.0)

@@ -207,7 +207,7 @@ class SSBJ(ScanJoin):
     def _grow_directory(self) -> None:
         """A cache that runs out of entries gets more: room is set aside during one cycle and used after it."""
         cache = self.cache
-        # Evictions of this cycle have freed bytes that the ledger does not know of yet.
+        # Evictions have freed bytes that the ledger does not know of yet.
         self._settle()
         if self._growth_bytes and self.budget.spare >= self._growth_bytes:
             self.budget.hold("directory growth", self._growth_bytes)
