@@ -8,7 +8,7 @@ calibrated first, on other data and other budgets (or loaded with --profile).
     counts only    the same with the run's own counts priced by the cost clock: errors of unit costs alone
     clock only     predicted and run both on the cost clock: errors of counts alone, the same on any machine
 
-    python benchmarks/cost.py                         R = 50, 100, 200 k; about five minutes
+    python benchmarks/cost.py                         R = 50, 100, 200 k; about fifteen minutes
     python benchmarks/cost.py --quick                 one size, one budget, to see that it runs
     python benchmarks/cost.py ssbj cachejoin --rows 1000000 --shares 0.01 0.05 0.1
     python benchmarks/cost.py --reads direct          past the page cache, wall time
@@ -18,19 +18,23 @@ Measured is CPU time with buffered reads, which a busy machine disturbs least, a
 operators with threads CPU time is that of all threads, beside eq 2 of seed 004, which is a sum as well; --wall
 compares wall time with the slowest of the parallel phases (on an idle machine with a CPU for each). Each turn is
 timed beside a yardstick, a fixed piece of work, and counted in units of it: a machine that is slower now than when
-it was calibrated touches both.
+it was calibrated touches both. That is good for small changes. A shared machine may be half as fast for minutes, and
+then memory, CPU and system calls are not slower by the same factor: where its speed is 15 % off those it was calibrated
+at, it is calibrated again.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import json
+import math
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +44,7 @@ from rich.console import Console
 from rich.table import Table
 
 from semistream import build_pages, open_join
-from semistream.cost.calibrate import Yardstick, calibrate, yardstick_in
+from semistream.cost.calibrate import calibrate, yardstick_in
 from semistream.cost.clock import CostClock, counted
 from semistream.cost.model import Prediction
 from semistream.cost.probability import zipf
@@ -71,6 +75,8 @@ PAGE_ROWS = 64
 TURNS = 5
 #: R-cycles, or fillings of H_S, before anything is measured, and the most tuples spent on it
 WARM_CYCLES, MOST_WARM = 12, 1_500_000
+#: speeds that one calibration is good for, and the most calibrations
+SAME_SPEED, MOST_CALIBRATIONS = 1.15, 8
 BAR = 0.15
 TUNED = ("oxhybridjoin", "ssj", "cachejoin", "pcachejoin", "ssbj")
 #: values of each option that are tried in real runs, for a budget
@@ -79,6 +85,46 @@ TUNING_GRID = {
     "cache_share": lambda _: [0.08, 0.15, 0.25, 0.4, 0.6],
     "intermediate_bytes": lambda budget: [0.02 * budget],
 }
+
+
+class Profiles:
+    """Unit costs of this machine, at each of the speeds it was found to run at; or one that was given."""
+
+    def __init__(self, folder: Path, given: CostProfile | None, clock: Callable[[], float]) -> None:
+        self._folder, self._is_given, self.clock = folder, given is not None, clock
+        self._name = "yardstick_wall_s" if clock is time.perf_counter else "yardstick_s"
+        self.yardstick = yardstick_in(folder)
+        self._known = [given] if given is not None else []
+        if given is None:
+            self.calibrate()
+
+    def calibrate(self) -> None:
+        """Take the unit costs of now; once more if the machine changed its speed meanwhile."""
+        for _ in range(2):
+            before = self.yardstick.seconds(self.clock)
+            self._known.append(calibrate(folder=self._folder))
+            if _same_speed(self.yardstick.seconds(self.clock), before):
+                return
+
+    def of(self, seconds: float) -> CostProfile:
+        """The profile from when the yardstick took most nearly that long."""
+        return min(self._known, key=lambda profile: abs(math.log(seconds / self.usual(profile))))
+
+    def usual(self, profile: CostProfile) -> float:
+        return float(profile.machine[self._name])
+
+    def is_good(self, seconds: float) -> bool:
+        """Whether one of them is of this speed, or nothing can be done about it."""
+        if self._is_given or len(self._known) >= MOST_CALIBRATIONS:
+            return True
+        return _same_speed(seconds, self.usual(self.of(seconds)))
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+def _same_speed(a: float, b: float) -> bool:
+    return 1 / SAME_SPEED <= a / b <= SAME_SPEED
 
 
 def store(folder: Path, rows: int, order: str, skew: float) -> Path:
@@ -109,15 +155,7 @@ def warm_tuples(predicted: Prediction, rows: int) -> int:
 
 
 def measure(
-    algorithm: str,
-    folder: Path,
-    rows: int,
-    budget: int,
-    skew: float,
-    direct: bool,
-    wall: bool,
-    profile: CostProfile,
-    yardstick: Yardstick,
+    algorithm: str, folder: Path, rows: int, budget: int, skew: float, direct: bool, wall: bool, profiles: Profiles
 ) -> dict[str, Any] | None:
     """Predict, run, compare."""
     order = "frequency" if OPERATORS[algorithm].wants_frequency_order else "key"
@@ -125,35 +163,40 @@ def measure(
     setting = Setting.of(
         master, JoinSpec.make(KEY), STREAM_SCHEMA, budget, zipf(rows, skew), direct=direct, batch=BATCH
     )
+    now, yardstick = profiles.clock, profiles.yardstick
     try:
-        predicted = predict_join(algorithm, setting, profile)
+        predicted = predict_join(algorithm, setting, profiles.of(yardstick.seconds(now)))
     except BudgetError:
         return None
-    clock = CostClock(profile)
     with open_join(algorithm, master=master, on=KEY, memory=budget, stream_schema=STREAM_SCHEMA, direct=direct) as join:
         at = warm_tuples(predicted, rows) if algorithm != "inlj" else BATCH
         push(join, at, 0, rows, skew)
         turn = max(-(-int(20 * predicted.w) // BATCH) * BATCH, 2 * BATCH)
         turn = min(turn, 10 * BATCH)
-        now = time.perf_counter if wall else time.process_time
-        first = copy.copy(join.stats)
-        usual = float(profile.machine["yardstick_wall_s" if wall else "yardstick_s"])
-        seconds, paces = [], []
-        for _ in range(TURNS):
-            paces.append(yardstick.seconds(now) / usual)
-            batches = list(stream_batches(turn, rows, skew, seed=SEED, start=at, batch_rows=BATCH))
-            started = now()
-            for batch in batches:
-                for _output in join.push(batch):
-                    pass
-            seconds.append((now() - started) / paces[-1])
-            at += turn
-        counts = counted(join, first, batch=BATCH)
+        while True:
+            first = copy.copy(join.stats)
+            seconds, speeds = [], []
+            for _ in range(TURNS):
+                speeds.append(yardstick.seconds(now))
+                batches = list(stream_batches(turn, rows, skew, seed=SEED, start=at, batch_rows=BATCH))
+                started = now()
+                for batch in batches:
+                    for _output in join.push(batch):
+                        pass
+                seconds.append((now() - started) / speeds[-1])
+                at += turn
+            counts = counted(join, first, batch=BATCH)
+            speed = statistics.median(speeds)
+            if profiles.is_good(speed):
+                break
+            profiles.calibrate()
         peak = join.memory.peak_bytes
+    profile = profiles.of(speed)
+    predicted = predict_join(algorithm, setting, profile)
     tuples = counts["tuples_in"]
     turns_of_loop = counts["iterations"] or tuples / BATCH
-    per_tuple = statistics.median(seconds) / turn
-    own = clock.price(algorithm, counts, direct=direct, row_bytes=setting.v_O)
+    per_tuple = statistics.median(seconds) * profiles.usual(profile) / turn
+    own = CostClock(profile).price(algorithm, counts, direct=direct, row_bytes=setting.v_O)
     own_clock = (own.seconds if wall else own.serial_seconds) / tuples
     c_loop = predicted.c_loop if wall else sum(predicted.terms.values())
     model = c_loop / predicted.w
@@ -176,23 +219,21 @@ def measure(
         "reads_predicted": predicted.reads_per_tuple,
         "memory_measured": peak,
         "memory_predicted": predicted.memory_bytes,
-        "pace": statistics.median(paces),
+        "pace": speed / profiles.usual(profile),
+        "yardstick_s": speed,
     }
 
 
-def results(
-    args: argparse.Namespace, folder: Path, profile: CostProfile, yardstick: Yardstick
-) -> Iterator[dict[str, Any]]:
+def results(args: argparse.Namespace, folder: Path, profiles: Profiles) -> Iterator[dict[str, Any]]:
+    """All operators in one setting after the other, so that no time of day is one operator's."""
     direct = args.reads == "direct"
     wall = args.wall or direct
-    for algorithm in args.algorithms or list(MODELS):
-        for rows in args.rows:
-            for share in args.shares:
-                for skew in args.skews:
-                    budget = int(rows * MASTER_ROW_BYTES * share)
-                    row = measure(algorithm, folder, rows, budget, skew, direct, wall, profile, yardstick)
-                    if row is not None:
-                        yield row
+    for rows, share, skew in itertools.product(args.rows, args.shares, args.skews):
+        for algorithm in args.algorithms or list(MODELS):
+            budget = int(rows * MASTER_ROW_BYTES * share)
+            row = measure(algorithm, folder, rows, budget, skew, direct, wall, profiles)
+            if row is not None:
+                yield row
 
 
 def tuning(folder: Path, rows: int, share: float, algorithms: list[str]) -> Table:
@@ -291,11 +332,12 @@ def main() -> int:
             console.print(tuning(folder, args.rows[0], args.shares[0], args.algorithms or list(TUNED)))
             console.print("rates in tuples a virtual second; dev: grid's best over what the analytic options reach")
             return 0
-        profile = CostProfile.load(args.profile) if args.profile else calibrate(folder=folder)
+        given = CostProfile.load(args.profile) if args.profile else None
+        clock = time.perf_counter if args.wall or args.reads == "direct" else time.process_time
+        profiles = Profiles(folder, given, clock)
         rows = []
         out = args.json.open("w", encoding="utf-8") if args.json else None
-        yardstick = yardstick_in(folder)
-        for row in results(args, folder, profile, yardstick):
+        for row in results(args, folder, profiles):
             rows.append(row)
             if out is not None:
                 out.write(json.dumps(row) + "\n")
@@ -319,7 +361,8 @@ def main() -> int:
     within = sum(hit <= 0.03 for hit in hits)
     console.print(
         f"{len(rows)} settings; median deviation of c_loop {statistics.median(deviations):.1%} (bar {BAR:.0%}); "
-        f"largest {max(deviations):.0%}; hit rate within 3 points in {within} of {len(hits)}"
+        f"largest {max(deviations):.0%}; hit rate within 3 points in {within} of {len(hits)}; "
+        f"calibrated {len(profiles)} times"
     )
     console.print("units: errors of unit costs alone; counts: of predicted counts alone; hit: largest error in points")
     return 0

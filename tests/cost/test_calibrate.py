@@ -26,8 +26,10 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> CostProfile:
 
 def test_every_unit_cost_is_measured(profile: CostProfile) -> None:
     assert set(SYMBOLS) <= set(profile.units)
-    assert {name.partition(".")[2] for name in profile.units} == {"", *OPERATORS, *SCATTERED}
-    assert {name for name in profile.units if name.startswith("far.")} == {f"far.{symbol}" for symbol in SCATTERED}
+    own_look_ups = {f"c_L.{algorithm}" for algorithm in OPERATORS if "c_L" in PRICING[algorithm].operations}
+    assert {name.partition(".")[2] for name in profile.units} == {"", *OPERATORS, *SCATTERED, *own_look_ups}
+    far = {name for name in profile.units if name.startswith("far.")}
+    assert far == {f"far.{symbol}" for symbol in (*SCATTERED, *own_look_ups)}
     for name, cost in profile.units.items():
         assert 0.0 <= cost.low <= cost.seconds <= cost.high <= 1.0, name
     assert set(profile.io) == set(IO_MODES)

@@ -204,6 +204,7 @@ def test_stats_count_tuples(operator: str, make_master: MakeMaster) -> None:
         out = run_join(join, given.batches)
         assert join.stats.tuples_in == given.stream.num_rows
         assert join.stats.rows_out == out.num_rows
+        assert (join.stats.batches_out > 0) == (out.num_rows > 0)
 
 
 def test_operators_share_nothing(operator: str, make_master: MakeMaster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from semistream.cost.profile import paper_profile, typical_profile
 from semistream.errors import BudgetError, ConfigError, SemiStreamError
 from semistream.planner import auto, trial
 from semistream.planner.explain import Explanation
+from semistream.planner.plan import make_plan
 from semistream.testing import assert_same_rows, reference_join
 from semistream.workloads.relation import KEY, MASTER_ROW_BYTES, STREAM_SCHEMA, stream_batches
 
@@ -84,9 +86,10 @@ def test_the_plan_is_revised_when_the_skew_changes(
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trial that begins after ten batches and goes on to the next one every few batches."""
+    """A trial that begins after ten batches and goes on to the next one every few batches; no check revises it."""
     monkeypatch.setattr(auto, "_FIRST_CHECK", 20_000)
-    monkeypatch.setattr(auto, "_RATE_FACTOR", 1e9)
+    for bound in ("_HIT_POINTS", "_MATCH_POINTS", "_HOT_POINTS", "_RATE_FACTOR"):
+        monkeypatch.setattr(auto, bound, 1e9)
     monkeypatch.setattr(trial, "_WINDOW_S", 0.0)
     monkeypatch.setattr(trial, "_MOST_WARM_S", 0.0)
     monkeypatch.setattr(trial, "_STRETCH_S", 0.0)
@@ -113,10 +116,33 @@ def test_a_trial_is_decided_by_what_was_achieved(store: Path, hasty: None, monke
     with open_join("auto", master=store, on=KEY, memory=BUDGET, profile=typical_profile()) as join:
         list(join.push(batches[0]))
         favourite = [each.algorithm for each in join.explain().plan.candidates][2]
-        monkeypatch.setattr(trial.Trial, "achieved", lambda _, at, __: 10.0 if at.name == favourite else 1.0)
+        monkeypatch.setattr(trial.Trial, "achieved", lambda _, at, __: 10.0 if at.algorithm == favourite else 1.0)
         monkeypatch.setattr(trial, "_CLOSE", 0.1)
         joined(join, batches[1:])
         assert join.algorithm == favourite
+
+
+def test_who_is_at_rest_is_judged_by_its_rate_alone(store: Path, hasty: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A formula that promises ten times as much changes nothing; while a cache fills it does."""
+    monkeypatch.setattr(trial, "_PACE_S", 0.0)
+    batches = stream(60_000, 0.0)
+    profile = typical_profile()
+    with open_join("inlj", master=store, on=KEY, memory=BUDGET) as join:
+        master, spec, schema = join.master, join.spec, batches[0].schema
+        plan = make_plan(master, spec, schema, BUDGET, profile=profile, algorithms=["inlj"], sizes=False)
+        honest = plan.choice
+        prediction = replace(honest.prediction, c_loop=honest.prediction.c_loop / 10)
+        boaster = replace(honest, prediction=prediction)
+        assert boaster.rate_per_s == pytest.approx(10 * honest.rate_per_s)
+        seen = trial.Trial(plan)
+        for batch in batches:
+            list(join.push(batch))
+            seen.is_shown(join)
+        assert seen._stretch is not None
+        for at_rest, factor in ((True, 10), (False, 1)):
+            seen._stretch.at_rest = at_rest
+            parts = [seen.achieved(each, 2_000) for each in (honest, boaster)]
+            assert parts[0] == pytest.approx(factor * parts[1], rel=1e-6)
 
 
 def test_who_drains_after_every_batch_is_in_micro_batches(table: pa.Table, store: Path, hasty: None) -> None:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from semistream.cost import micro
-from semistream.cost.clock import PRICING, SCATTERED, CostClock, counted, table_depth
+from semistream.cost.clock import PRICING, SCATTERED, CostClock, counted, operations_of, table_depth
 from semistream.cost.profile import FAR, IO_MODES, OVERLAP, SYMBOLS, CostProfile, IoCost, UnitCost, machine_info
 from semistream.errors import StoreError
 from semistream.master.base import Master, PageReader
@@ -47,9 +47,11 @@ _IO_SIZES = (1, 4, 16, 32)
 _NEAR_BUDGET, _FAR_BUDGET = 4_000_000, 32_000_000
 #: what an operation in the CPU's own cache takes at least of what it takes in the smaller of these
 _LEFT_NEAR = 0.25
-#: tuples of a short run before it is timed, of a timed turn, and turns
-_TURN = 10_000
-_WARM, _MOST_WARM, _TURNS = 6 * _TURN, 45 * _TURN, 3
+#: tuples of a step; of a short run before it is timed; and timed turns, which go on until the operator's main loop has
+#: turned twice: one that collects tuples before it works does nothing else for long
+_STEP = 10_000
+_WARM, _MOST_WARM = 6 * _STEP, 45 * _STEP
+_TURNS, _LOOPS, _LONGEST_TURN = 3, 2, 20 * _STEP
 #: the operators' short runs: which R, budget in bytes, exponent of the stream, tuples a push, whether each is drained
 _RUNS = (
     ("small", 500_000, 1.0, 10_000, False),
@@ -65,9 +67,10 @@ _RUNS = (
     ("small", 2_000_000, 1.5, 2_000, True),
 )
 #: costs that are an operator's own: beginning and ending chunks and turns, output from where its rows stand,
-#: and what it does for a key it looked up, for a page it visits and for a tuple it takes into its cache
+#: and what it does for a key it looks up (in order or at random, which far memory tells apart), for a page it visits
+#: and for a tuple it takes into its cache
 #: (and how much each should be as usual: building a row is much the same everywhere, making room in a cache is not)
-_OWN = {"c_C": 0.1, "c_T": 0.1, "c_O": 0.5, "c_L": 0.1, "c_P": 0.05, "c_B": 0.05}
+_OWN = {"c_C": 0.1, "c_T": 0.1, "c_O": 0.5, "c_L": 0.1, f"{FAR}.c_L": 0.1, "c_P": 0.05, "c_B": 0.05}
 _SEED = 11
 
 
@@ -191,7 +194,7 @@ def calibrate(
         f"{symbol}.{algorithm}": cost
         for algorithm, part in runs.items()
         for symbol, cost in own_costs(part, units).items()
-        if symbol in PRICING[algorithm].operations
+        if symbol.rpartition(".")[2] in PRICING[algorithm].operations
     }
     priced = CostProfile(name, {**units, **own}, io)
     side_by_side = {
@@ -381,7 +384,7 @@ def own_costs(runs: Runs, usual: dict[str, UnitCost]) -> dict[str, UnitCost]:
     where that is known.
     """
     prior = [usual[symbol].seconds if symbol in usual else 0.0 for symbol in _OWN]
-    fits = [_fit([sorted(turns, key=lambda run: run.seconds)[len(turns) // 2] for turns in runs], prior)]
+    fits = [_fit([sorted(turns, key=_seconds_a_tuple)[len(turns) // 2] for turns in runs], prior)]
     random = np.random.default_rng(_SEED)
     fits += [
         _fit([turns[int(random.integers(0, len(turns)))] for turns in runs], prior) for _ in range(_BOOTSTRAPS // 4)
@@ -395,6 +398,10 @@ def own_costs(runs: Runs, usual: dict[str, UnitCost]) -> dict[str, UnitCost]:
     return costs
 
 
+def _seconds_a_tuple(run: _Run) -> float:
+    return run.seconds / max(run.counts.get("tuples_in", 1.0), 1.0)
+
+
 def _short_runs(
     algorithm: str,
     masters: _Masters,
@@ -404,27 +411,27 @@ def _short_runs(
 ) -> Iterator[_Run]:
     which, budget, exponent, batch, drained = run
     master: Master = getattr(masters, which)
-    codes = micro.zipf_codes(master.n_rows, _MOST_WARM + _TURNS * _TURN, exponent)
+    codes = micro.zipf_codes(master.n_rows, _MOST_WARM + _TURNS * _LONGEST_TURN, exponent)
     clock = CostClock(base)
     with open_join(algorithm, master=master, on=micro.KEY, memory=budget, stream_schema=micro.STREAM_SCHEMA) as join:
         done = 0
         # Until H_S has been filled twice: before, nobody leaves it.
         while done < _WARM or (join.stats.expired * 2 < join.stats.appended and done < _MOST_WARM):
-            micro.flow(join, codes[done : done + _TURN], batch, drained)
-            done += _TURN
+            micro.flow(join, codes[done : done + _STEP], batch, drained)
+            done += _STEP
         for _ in range(_TURNS):
             before = copy.copy(join.stats)
-            mine = codes[done : done + _TURN]
-            done += _TURN
+            longest = done + _LONGEST_TURN
             pace, pace_wall = yardstick.pace(time.process_time), yardstick.pace(time.perf_counter)
             start, start_wall = time.process_time(), time.perf_counter()
-            micro.flow(join, mine, batch, drained)
+            while join.stats.iterations - before.iterations < _LOOPS and done < longest:
+                micro.flow(join, codes[done : done + _STEP], batch, drained)
+                done += _STEP
             seconds = (time.process_time() - start) / pace
             wall = (time.perf_counter() - start_wall) / pace_wall
             counts = counted(join, before, batch=batch)
             explained = clock.price(join.name, counts).serial_seconds
-            operations = PRICING[join.name].operations
-            own = tuple(sum(counts[name] for name in operations.get(symbol, ())) for symbol in _OWN)
+            own = tuple(operations_of(join.name, symbol, counts) for symbol in _OWN)
             yield _Run(seconds, explained, own, wall, counts)
 
 

@@ -63,7 +63,7 @@ PRICING: dict[str, Pricing] = {
     "ssj": Pricing(_CACHE, seeks="r_cycles"),
     "ssbj": Pricing({**_STREAM, **_PROBE, **_WAITING, **_BUILD, **_OUTPUT, **_SWITCH}, seeks="r_cycles"),
     "hybridjoin": _HYBRID,
-    "xhybridjoin": _HYBRID,
+    "xhybridjoin": Pricing({**_HYBRID.operations, "c_T": ("iterations", "batches_out")}),
     "oxhybridjoin": Pricing({**_STREAM, **_PROBE, **_WAITING, **_BUILD, **_OUTPUT}),
     "cachejoin": Pricing(_CACHE),
     "pcachejoin": Pricing(_HAND_OVER, threads=2),
@@ -117,7 +117,8 @@ class CostClock:
             scale = row_bytes / REFERENCE_ROW_BYTES if symbol == "c_O" else 1.0
             terms[symbol] = number * scale * self.profile.unit(symbol, algorithm)
             if symbol in SCATTERED:
-                terms[symbol] += sum(counts.get(_DEEP + name, 0.0) for name in counters) * self.profile.far(symbol)
+                deep = sum(counts.get(_DEEP + name, 0.0) for name in counters)
+                terms[symbol] += deep * self.profile.far(symbol, algorithm)
         phases = self._phases(pricing, counts, terms)
         longest, serial = max(phases), sum(terms.values())
         return VirtualTime(longest + (1.0 - self.profile.overlap(algorithm)) * (serial - longest), phases, terms)
@@ -172,6 +173,13 @@ def deep_counts(algorithm: str, counts: Mapping[str, float], M: float, r_bytes: 
     master = table_depth(r_bytes) if PRICING[algorithm].mapped else tables
     depths = {**dict.fromkeys(_TO_TABLES, tables), **dict.fromkeys(_TO_MASTER, master)}
     return {_DEEP + name: depth * counts.get(name, 0.0) for name, depth in depths.items()}
+
+
+def operations_of(algorithm: str, symbol: str, counts: Mapping[str, float]) -> float:
+    """How many operations of a symbol these counts are; for "far.c_L" and the like, times the doublings they go."""
+    far, _, symbol = symbol.rpartition(".")
+    counters = PRICING[algorithm].operations.get(symbol, ())
+    return sum(counts.get(_DEEP + name if far else name, 0.0) for name in counters)
 
 
 def table_depth(M: float) -> float:

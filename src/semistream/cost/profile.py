@@ -93,9 +93,10 @@ class CostProfile:
             )
         return cost.seconds
 
-    def far(self, symbol: str) -> float:
+    def far(self, symbol: str, algorithm: str = "") -> float:
         """Seconds more of one operation for each doubling of where it goes to; none where nothing was measured."""
-        known = self.units.get(f"{FAR}.{symbol}")
+        far = f"{FAR}.{symbol}"
+        known = self.units.get(f"{far}.{algorithm}", self.units.get(far))
         return 0.0 if known is None else known.seconds
 
     def overlap(self, algorithm: str) -> float:

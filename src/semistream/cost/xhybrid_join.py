@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from semistream.cost.division import divide, linked_capacity, linked_slot
@@ -18,7 +20,8 @@ def xhybrid_join(s: Setting, profile: CostProfile) -> Prediction:
 
     Memory: M = 2·d·v_R + h_S·(f·v_S + v_Q), d tuples in each half.
     Cost:   c_loop = c_I/O(d) + 2·d·c_H + w·(c_S + c_A + c_O + c_E): all tuples pass through H_S, those that the pinned
-    half answers too, until the next turn.
+    half answers too, until the next turn. A turn builds two output batches where the pinned half answers some tuple and
+    one where it does not, and for few tuples that is much of its time, so c_T is paid for batches too.
 
     Option pinned_pages.
     """
@@ -42,6 +45,8 @@ def xhybrid_join(s: Setting, profile: CostProfile) -> Prediction:
         free = max(h_S - shared.w_S * answered / missed, h_S * 0.05)
     counts = index_counts(s, division, shared, missed)
     counts |= {"appended": 1.0, "expired": 1.0, "master_rows_probed": counts["iterations"] * (division.d + rows)}
+    from_pinned = -math.expm1(-answered / max(counts["iterations"], 1e-12))
+    counts["batches_out"] = counts["iterations"] * (1.0 + from_pinned)
     return predict(
         "xhybridjoin",
         s,

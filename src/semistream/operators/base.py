@@ -311,6 +311,7 @@ class SemiStreamJoin(JoinOutput):
             for batch in outputs:
                 if batch.num_rows:
                     self.stats.rows_out += batch.num_rows
+                    self.stats.batches_out += 1
                     self.seconds += time.perf_counter() - since
                     yield batch
                     since = time.perf_counter()

@@ -21,6 +21,7 @@ class JoinStats:
 
     tuples_in: int = 0
     rows_out: int = 0
+    batches_out: int = 0
     cache_hits: int = 0
     cache_misses: int = 0
     #: of the cache hits, those in a cache shared with other joins

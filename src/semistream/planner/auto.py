@@ -106,9 +106,9 @@ class AutoJoin:
     def _running(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         join, trial = self._operator(), self._trial
         yield from join.push(batch)
-        part = None if trial is None else trial.achieved(join, self._batch)
-        if trial is not None and part is not None and (trial.begun or join.stats.tuples_in >= _FIRST_CHECK):
-            yield from self._try(trial, part)
+        shown = trial is not None and trial.is_shown(join)
+        if trial is not None and shown and (trial.begun or join.stats.tuples_in >= _FIRST_CHECK):
+            yield from self._try(trial)
         elif join.stats.tuples_in >= self._check_at and not (trial is not None and trial.begun):
             yield from self._check()
 
@@ -223,14 +223,16 @@ class AutoJoin:
         self._join = None
         self._since, self._since_seconds = JoinStats(), 0.0
 
-    def _try(self, trial: Trial, part: float) -> Iterator[pa.RecordBatch]:
+    def _try(self, trial: Trial) -> Iterator[pa.RecordBatch]:
         """Go on with the trial: the next one who takes part or, after the last, the best of them."""
         join, chosen = self._operator(), self._chosen
         assert chosen is not None
-        self._achieved[chosen.algorithm] = part
         schema = _stream_schema(join)
+        plan = trial.plan if trial.begun else self._made_plan(schema)
+        known = next((each for each in plan.candidates if _same(each, chosen)), chosen)
+        self._achieved[chosen.algorithm] = trial.achieved(known, self._batch)
         if not trial.begun:
-            trial.begin(self._made_plan(schema), chosen, self._expected)
+            trial.begin(plan, chosen, self._expected)
         following = trial.next()
         ranked = sorted(trial.plan.candidates, key=self._expected, reverse=True)
         if following is None:

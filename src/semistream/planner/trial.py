@@ -1,8 +1,9 @@
 """A trial: the closest candidates join a stretch of the stream each, and that corrects their formulas.
 
 The counts of a prediction are right to a percent, its unit costs to a fifth, and good candidates differ by less than
-that. What a stretch took, beside what its own counts should have taken, says how far the unit costs are off here and
-now. The rows that come out are those of the join: nothing is done twice.
+that. Who has come to rest shows its rate. Of one whose cache is still filling, what a stretch took beside what its own
+counts should have taken says how far the unit costs are off here and now. The rows that come out are those of the
+join: nothing is done twice.
 
 A machine that others use changes its speed within seconds, so a stretch is counted in units of a fixed piece of work
 that is timed beside it.
@@ -26,8 +27,10 @@ from semistream.planner.plan import Candidate, Plan
 
 #: who promises this part of the best rate takes part, so many at most
 _CLOSE, _MOST = 0.5, 6
-#: seconds of work: windows in which hits must have come to rest (points), the most of this, and a stretch
-_WINDOW_S, _AT_REST, _MOST_WARM_S, _STRETCH_S = 0.25, 0.01, 2.0, 0.5
+#: seconds of work: windows in which hits must have come to rest, the most of this, and a stretch
+_WINDOW_S, _MOST_WARM_S, _STRETCH_S = 0.25, 3.0, 0.5
+#: by how much hits may differ from window to window: a cache that fills within minutes is not at rest
+_AT_REST = 0.004
 #: to leave a scan takes an R-cycle: where that is longer, no trial is worth it
 _LONGEST_CYCLE_S = 3.0
 #: how often the fixed piece of work is timed
@@ -43,6 +46,7 @@ class _Stretch:
     seconds: float = 0.0
     hits: float | None = None
     counts: bool = False
+    at_rest: bool = False
     paces: list[float] = field(default_factory=list)
 
 
@@ -69,8 +73,8 @@ class Trial:
         others = [each for each in close if each.algorithm != running.algorithm]
         self._waiting = others[: _MOST - 1] if _leaves_soon(running) else []
 
-    def achieved(self, join: SemiStreamJoin, batch: int) -> float | None:
-        """Asked after every batch: the part of its formula's speed that the join reaches, once that is known."""
+    def is_shown(self, join: SemiStreamJoin) -> bool:
+        """Asked after every batch: whether the join has shown what it can do."""
         stretch = self._stretch
         if stretch is None or stretch.join is not join:
             self._stretch = stretch = _Stretch(join)
@@ -78,16 +82,24 @@ class Trial:
         if not stretch.counts:
             if spent >= _WINDOW_S:
                 _look(stretch)
-            return None
+            return False
         if spent >= _PACE_S * (len(stretch.paces) + 1):
             stretch.paces.append(self._pace.seconds())
-        if spent < _STRETCH_S:
-            return None
+        return spent >= _STRETCH_S
+
+    def achieved(self, running: Candidate, batch: int) -> float:
+        """The part of its predicted speed that the candidate reached in the stretch that has ended."""
+        stretch = self._stretch
+        assert stretch is not None
         pace = median(stretch.paces) if stretch.paces else self._pace.seconds()
         if self._usual is None:
             self._usual = pace
-        priced = CostClock(self.plan.profile).since(join, stretch.stats, batch=batch).seconds
-        return priced / spent * pace / self._usual
+        join, before = stretch.join, stretch.stats
+        seconds = (join.seconds - stretch.seconds) * self._usual / pace
+        finished = join.stats.finished - before.finished
+        if stretch.at_rest and finished:
+            return finished / seconds / running.rate_per_s
+        return CostClock(self.plan.profile).since(join, before, batch=batch).seconds / seconds
 
     def next(self) -> Candidate | None:
         """Who is to be opened now."""
@@ -95,13 +107,15 @@ class Trial:
 
 
 def _look(stretch: _Stretch) -> None:
-    """The end of a window: if hits have come to rest what follows counts."""
+    """The end of a window: if hits have come to rest what follows counts, and after a while it counts anyway."""
     now, before = stretch.join.stats, stretch.stats
     asked = now.cache_hits + now.cache_misses - before.cache_hits - before.cache_misses
     hits = (now.cache_hits - before.cache_hits) / asked if asked else 0.0
-    at_rest = stretch.hits is not None and abs(hits - stretch.hits) <= _AT_REST
+    # A pending table that has been filled twice: before that nobody, then everybody leaves it.
+    flows = now.expired * 2 >= now.appended
+    stretch.at_rest = flows and stretch.hits is not None and abs(hits - stretch.hits) <= _AT_REST
     stretch.stats, stretch.seconds, stretch.hits = copy.copy(now), stretch.join.seconds, hits
-    stretch.counts = at_rest or stretch.seconds >= _MOST_WARM_S
+    stretch.counts = stretch.at_rest or stretch.seconds >= _MOST_WARM_S
 
 
 class _Pace:
