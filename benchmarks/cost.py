@@ -76,7 +76,7 @@ TURNS = 5
 #: R-cycles, or fillings of H_S, before anything is measured, and the most tuples spent on it
 WARM_CYCLES, MOST_WARM = 12, 1_500_000
 #: speeds that one calibration is good for, and the most calibrations
-SAME_SPEED, MOST_CALIBRATIONS = 1.15, 8
+SAME_SPEED, MOST_CALIBRATIONS = 1.15, 6
 BAR = 0.15
 TUNED = ("oxhybridjoin", "ssj", "cachejoin", "pcachejoin", "ssbj")
 #: values of each option that are tried in real runs, for a budget

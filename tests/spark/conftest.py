@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
 
 from semistream.spark.session import open_session
+
+#: Short-lived JVMs, those that tests start as programs too: compiling well and collecting in parallel does not pay.
+JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+os.environ.setdefault("SPARK_SUBMIT_OPTS", JVM)
+os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", JVM)
 
 
 @pytest.fixture(scope="session")

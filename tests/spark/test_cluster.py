@@ -38,6 +38,7 @@ from semistream.spark import enrich
 from semistream.spark.session import open_session
 told = json.loads(sys.argv[1])
 conf = {"spark.driver.memory": "512m", "spark.executor.memory": "512m", "spark.executor.cores": "1",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.sql.shuffle.partitions": "2", "spark.local.dir": told["local"], "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1"}
 spark = open_session("cluster", told["master"], conf)

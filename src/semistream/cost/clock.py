@@ -54,7 +54,7 @@ class Pricing:
 _MESH = Pricing({**_STREAM, **_WAITING, **_BUILD, **_OUTPUT}, seeks="r_cycles")
 _HYBRID = Pricing({**_STREAM, **_WAITING, **_BUILD, **_OUTPUT})
 _CACHE = {**_STREAM, **_PROBE, **_WAITING, **_BUILD, **_OUTPUT, **_FREQUENCY, **_SWITCH}
-_HAND_OVER: dict[str, Counters] = {**_CACHE, "c_AI": ("intermediate_appends",)}
+_HAND_OVER: dict[str, Counters] = {**_CACHE, "c_AI": ("intermediate_appends",), "c_C": ("chunks", "handovers")}
 _BLOCKS = {**_STREAM, **_WAITING, **_LOOKUP, **_OUTPUT, "c_L": ("tuples_in", "master_rows_probed")}
 
 PRICING: dict[str, Pricing] = {

@@ -38,7 +38,7 @@ def sweep(s: Setting, division: Division, shares: Floats, tuples: float) -> Swee
     pages = max(needed_pages(shares, tuples), min(tuples, 1e-9))
     if not s.direct:
         group = max(division.buffer // max(s.held_bytes, 64), _LEAST_GROUP)
-        groups = max(pages / group, min(pages, 1.0))
+        groups = _groups(pages, group, n_pages)
         return Sweep(pages, page_runs(pages, n_pages, 0.0), pages * s.page_rows * s.row_bytes, groups)
     widest = math.floor(s.options.get("gap_bytes", DEFAULT_GAP_BYTES) / s.v_P)
     gaps = np.arange(min(widest, max(division.pages - 2, 0)) + 1)
@@ -52,6 +52,14 @@ def sweep(s: Setting, division: Division, shares: Floats, tuples: float) -> Swee
     runs = pages * (1.0 - joined) + groups * joined / 2
     reads = min(max(runs, groups, min(pages, 1.0)), pages)
     return Sweep(pages, reads, pages * (1.0 + over) * s.v_P + reads * ALIGNMENT, groups)
+
+
+def _groups(pages: float, group: float, n_pages: int) -> float:
+    """Groups of so many pages on average: whole ones, of needed pages whose number varies from sweep to sweep."""
+    empty = max(1.0 - pages / n_pages, 1e-12)
+    spread = math.sqrt(max(n_pages * (empty - (1.0 - math.log(empty)) * empty**2), 1e-12))
+    more = (math.erfc((full * group + 0.5 - pages) / (spread * math.sqrt(2.0))) / 2 for full in range(1, 64))
+    return min(pages, 1.0) + (sum(more) if pages < 32 * group else pages / group - 0.5)
 
 
 def chunk_tuples(s: Setting, division: Division) -> float:

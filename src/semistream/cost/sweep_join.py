@@ -16,8 +16,9 @@ _BUFFER_SHARE = 0.05
 _SKETCH_BYTES_A_KEY = 4
 #: tuples a key of the cache after which the sketch is halved
 _WINDOW_PER_KEY = 40.0
-#: part of the misses that drive out a cached key
-_LET_IN = 0.12
+#: part of the misses that drive out a cached key, as runs show it: much where keys are alike and few are cached, for
+#: then the sketch takes one for another all the time
+_LET_IN, _LET_IN_FALLS, _LEAST_LET_IN = 0.27, 2.5, 0.1
 
 
 def sweep_join(s: Setting, profile: CostProfile) -> Prediction:
@@ -45,7 +46,7 @@ def sweep_join(s: Setting, profile: CostProfile) -> Prediction:
     left = s.keys.without(cached)
     shares = group_shares(left, max(s.n_pages, 1), s.order == "frequency")
     pass_ = sweep(s, division, shares, w * missed)
-    let_in = _LET_IN * missed
+    let_in = max(_LET_IN * missed**_LET_IN_FALLS, _LEAST_LET_IN) * missed
     counts = {
         "cache_hits": 1.0 - missed,
         "cache_misses": missed,

@@ -35,6 +35,7 @@ class JoinStats:
     switched: int = 0
     evicted: int = 0
     intermediate_appends: int = 0
+    handovers: int = 0
     reads: int = 0
     pages_read: int = 0
     bytes_read: int = 0

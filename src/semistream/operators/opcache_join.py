@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from enum import Enum
+from queue import SimpleQueue
 from typing import Any
 
 import pyarrow as pa
@@ -30,19 +31,50 @@ class BufferState(Enum):
 
 
 class LoadedBuffer:
-    """A disk buffer with its state, its loader thread, and the key that asked for the load."""
+    """A disk buffer with its state, its loader thread, and the key that asked for the load.
 
-    def __init__(self, disk: DiskBuffer, from_front: bool) -> None:
+    Whoever may act on it is the only one to do so: the disk phase while it is empty or busy, the loader from a request
+    until the buffer, full, is in `loaded`.
+    """
+
+    def __init__(self, disk: DiskBuffer, from_front: bool, loaded: SimpleQueue[LoadedBuffer]) -> None:
         self.disk = disk
         self.from_front = from_front
         self.state = BufferState.EMPTY
         self.code: int | None = None
         self.pages = (-1, 0, -1)
         self.block: PageBlock | None = None
+        self.error: BaseException | None = None
+        self._loaded = loaded
+        self._requests: SimpleQueue[bool] = SimpleQueue()
+        self._loader = threading.Thread(target=self._load_loop, name="semistream loader", daemon=True)
+        self._loader.start()
 
     @property
     def is_requested(self) -> bool:
         return self.code is not None
+
+    def request(self, code: int, pages: tuple[int, int, int]) -> None:
+        self.code, self.pages = code, pages
+        self._requests.put(True)
+
+    def release(self) -> None:
+        self.code, self.block, self.state = None, None, BufferState.EMPTY
+
+    def stop(self) -> None:
+        self._requests.put(False)
+        self._loader.join()
+
+    def _load_loop(self) -> None:
+        while self._requests.get():
+            first, pages, last = self.pages
+            try:
+                if pages and last < first + pages:
+                    self.block = self.disk.load(first, pages)
+            except BaseException as error:
+                self.error = error
+            self.state = BufferState.FULL
+            self._loaded.put(self)
 
 
 class OPCacheJoin(PCacheJoin):
@@ -73,6 +105,7 @@ class OPCacheJoin(PCacheJoin):
 
     def __init__(self, master: Master, spec: JoinSpec, budget_bytes: int, **common: Any) -> None:
         self._second_reader: PageReader | None = None
+        self.disk_buffers: tuple[LoadedBuffer, ...] = ()
         super().__init__(master, spec, budget_bytes, **common)
 
     def _default_buffer_bytes(self, total: int) -> int:
@@ -86,81 +119,50 @@ class OPCacheJoin(PCacheJoin):
     def _build(self) -> None:
         self._second_reader = self.master.open(self._reader_columns, direct=self._direct)
         second = DiskBuffer(self._second_reader, self.buffer_pages)
-        self.disk_buffers = (LoadedBuffer(self.disk, from_front=False), LoadedBuffer(second, from_front=True))
-        self._loads = threading.Condition()
-        self._loading_stopped = False
-        self._load_error: BaseException | None = None
-        self._loaders = [
-            threading.Thread(target=self._load_loop, args=(buffer,), name="semistream loader", daemon=True)
-            for buffer in self.disk_buffers
-        ]
+        #: full buffers as they come from the loaders, and those taken from there
+        self._from_loaders: SimpleQueue[LoadedBuffer] = SimpleQueue()
+        self._full: list[LoadedBuffer] = []
         super()._build()
-        for loader in self._loaders:
-            loader.start()
-
-    # ---------------------------------------------------------------------------------- loader threads
-
-    def _load_loop(self, buffer: LoadedBuffer) -> None:
-        while True:
-            with self._loads:
-                self._loads.wait_for(
-                    lambda: self._loading_stopped or (buffer.state is BufferState.EMPTY and buffer.is_requested)
-                )
-                if self._loading_stopped:
-                    return
-                first, pages, last = buffer.pages
-            try:
-                block = None
-                if pages and last < first + pages:
-                    block = buffer.disk.load(first, pages)
-            except BaseException as error:
-                with self._loads:
-                    self._load_error = error
-                    self._loads.notify_all()
-                return
-            with self._loads:
-                buffer.block = block
-                buffer.state = BufferState.FULL
-                self._loads.notify_all()
+        self.disk_buffers = (
+            LoadedBuffer(self.disk, from_front=False, loaded=self._from_loaders),
+            LoadedBuffer(second, from_front=True, loaded=self._from_loaders),
+        )
 
     # --------------------------------------------------------------------------------------- disk phase
 
     def _serve_next(self) -> Iterator[pa.RecordBatch]:
         """Ask for loads from both ends of the queue, then probe a buffer that is full."""
         self._request_loads()
-        with self._loads:
-            self._loads.wait_for(
-                lambda: self._load_error is not None or any(b.state is BufferState.FULL for b in self.disk_buffers)
-            )
-            if self._load_error is not None:
-                raise self._load_error
-            full = [b for b in self.disk_buffers if b.state is BufferState.FULL]
-            buffer = full[0]
-            buffer.state = BufferState.BUSY
+        buffer = self._next_full()
+        buffer.state = BufferState.BUSY
         yield from self._probe_buffer(buffer)
-        with self._loads:
-            buffer.code, buffer.block = None, None
-            buffer.state = BufferState.EMPTY
+        buffer.release()
         self._request_loads()
 
     def _request_loads(self) -> None:
         """Give every empty buffer the key at its end of the queue, unless the other one loads the same pages."""
-        with self._loads:
-            for buffer, other in (self.disk_buffers, self.disk_buffers[::-1]):
-                if buffer.state is not BufferState.EMPTY or buffer.is_requested or not len(self.pending):
-                    continue
-                code = self._front_code() if buffer.from_front else self._code_at(self.pending.oldest)
-                pages = self._pages_for(code)
-                if other.is_requested and (other.code == code or other.pages[0] == pages[0]):
-                    continue
-                buffer.code, buffer.pages = code, pages
-            self._loads.notify_all()
-            if self._in_step:
-                self._loads.wait_for(lambda: self._load_error is not None or self._all_loaded)
+        for buffer, other in (self.disk_buffers, self.disk_buffers[::-1]):
+            if buffer.is_requested or not len(self.pending):
+                continue
+            code = self._front_code() if buffer.from_front else self._code_at(self.pending.oldest)
+            pages = self._pages_for(code)
+            if not other.is_requested or (other.code != code and other.pages[0] != pages[0]):
+                buffer.request(code, pages)
+        if self._in_step:
+            self._await_loads(sum(buffer.is_requested for buffer in self.disk_buffers))
+            self._full.sort(key=lambda buffer: buffer.from_front)
 
-    @property
-    def _all_loaded(self) -> bool:
-        return all(buffer.state is BufferState.FULL for buffer in self.disk_buffers if buffer.is_requested)
+    def _await_loads(self, wanted: int) -> None:
+        while len(self._full) < wanted:
+            self._full.append(self._from_loaders.get())
+
+    def _next_full(self) -> LoadedBuffer:
+        """The buffer that was full first; in step, the rear's."""
+        self._await_loads(1)
+        buffer = self._full.pop(0)
+        if buffer.error is not None:
+            raise buffer.error
+        return buffer
 
     def _front_code(self) -> int:
         """The key that picks a load at the front: of the newest tuples the one whose pages were not read for longest.
@@ -197,11 +199,8 @@ class OPCacheJoin(PCacheJoin):
 
     def close(self) -> None:
         super().close()
-        if self._second_reader is not None and not self._loading_stopped:
-            with self._loads:
-                self._loading_stopped = True
-                self._loads.notify_all()
-            for loader in self._loaders:
-                if loader.is_alive():
-                    loader.join()
+        if self._second_reader is not None:
+            for buffer in self.disk_buffers:
+                buffer.stop()
             self._second_reader.close()
+            self._second_reader = None

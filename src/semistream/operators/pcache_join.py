@@ -176,6 +176,7 @@ class PCacheJoin(CacheJoin):
             size = len(ids) * self.pending.pool.slot_bytes
             item = Handover(Chunk(len(ids), chunk.codes[ids], columns, chunk.matched[:0]), size)
             self.stats.intermediate_appends += len(ids)
+            self.stats.handovers += 1
             while True:
                 with self._control:
                     self._control.wait_for(
