@@ -103,6 +103,18 @@ def test_stream_of_absent_keys_alone_ends(operator: str, make_master: MakeMaster
         check(operator, stream_of(np.arange(1, 4000, 2)), master, make_master(master, "k"))
 
 
+@pytest.mark.parametrize("kind", ["int64", "string"])
+def test_unmatched_keys_leave_in_few_batches(operator: str, kind: str, make_master: MakeMaster) -> None:
+    """Not key by key, which took fifty times as long."""
+    keys = pa.array(range(0, 9_000, 3)).cast(kind)
+    master = pa.table({"k": keys, "v": pa.array(range(len(keys)))})
+    stream = pa.table({"k": pa.array(range(12_000)).cast(kind)})
+    with open_join(operator, on="k", how="left", memory="400KB", **make_master(master, "k")) as join:
+        out = run_join(join, split(stream, 2_000))
+        assert join.stats.batches_out < 12_000 / 20
+    assert_same_rows(out, reference_join(stream, master, "k", "left"))
+
+
 def test_all_master_tuples_of_a_key_are_emitted(operator: str, make_master: MakeMaster) -> None:
     """Not the first one only: neither from the disk phase nor, once the key is hot, from the cache."""
     master = master_of(np.repeat(np.arange(40), 3))

@@ -187,17 +187,28 @@ def linked_probe(codes, start, stop, directory, arena, cursor, out_slots, out_ro
     return filled
 
 
-@njit("int64(int64[::1], int64, int64[::1], int64[::1])", cache=True, nogil=True)
-def linked_chain(arena, newest, position, out_slots):
-    """Slots of one key, newest first, from `position[0]` (0: the start) until `out_slots` is full; -> count."""
+@njit("int64(int64[::1], int64[::1], int64, int64[::1], int64[::1])", cache=True, nogil=True)
+def linked_chains(arena, newest, keys, cursor, out_slots):
+    """Slots of keys given by their newest ones, key by key, until `out_slots` is full; returns how many.
+
+    cursor: the key to go on with (`keys` when all are done), and the slot to go on with there (0: its newest).
+    """
+    base, shift = arena[A_BASE], arena[A_SHIFT]
     count = 0
-    slot = position[0] if position[0] != 0 else newest
-    while slot != 0 and count < out_slots.size:
+    key, slot = cursor[0], cursor[1]
+    while key < keys and count < out_slots.size:
+        if slot == 0:
+            slot = newest[key]
         out_slots[count] = slot
         count += 1
         following = load_u32(slot + 8)
-        slot = 0 if following == NIL else arena[A_BASE] + (following << arena[A_SHIFT])
-    position[0] = slot
+        if following == NIL:
+            key += 1
+            slot = 0
+        else:
+            slot = base + (following << shift)
+    cursor[0] = key
+    cursor[1] = slot
     return count
 
 
@@ -210,12 +221,6 @@ def _length(base, shift, newest):
         count += 1
         following = load_u32(base + (following << shift) + 8)
     return count
-
-
-@njit("int64(int64[::1], int64)", cache=True, nogil=True)
-def linked_length(arena, newest):
-    """Number of tuples waiting with one key, for Python code."""
-    return _length(arena[A_BASE], arena[A_SHIFT], newest)
 
 
 @njit(

@@ -259,43 +259,38 @@ class IndexJoin(SemiStreamJoin):
         self, code: int, first: int, last: int, disk: DiskBuffer, scratch: Scratch
     ) -> Iterator[pa.RecordBatch]:
         """A run longer than the disk buffer: piece after piece against its own key only."""
-        newest = self.pending.chain_of(code)
+        newest = np.array([self.pending.chain_of(code)], dtype=np.int64)
         for page in range(first, last + 1, self.buffer_pages):
             block = disk.load(page, min(self.buffer_pages, last + 1 - page))
             rows = block.row_ids(np.flatnonzero(disk.codes[: block.n_rows] == code))
             right = self._take_block(block)
-            position = np.zeros(1, dtype=np.int64)
-            while True:
+            cursor = np.zeros(2, dtype=np.int64)
+            while cursor[0] == 0:
                 width = max(1, scratch.size // max(len(rows), 1))
                 slots = np.empty(width, dtype=np.int64)
-                count = kernel.linked_chain(self.pending.arena.state, newest, position, slots)
+                count = kernel.linked_chains(self.pending.arena.state, newest, 1, cursor, slots)
                 for begin in range(0, len(rows), scratch.size):
                     part = rows[begin : begin + scratch.size]
                     left = np.repeat(slots[:count], len(part))
                     yield from self._emit(
                         self.pending.take, right, left, np.tile(part, count), len(left), self._mark_slots
                     )
-                if position[0] == 0:
-                    break
-        yield from self._finish(np.array([newest], dtype=np.int64), 1, scratch, matched=False)
+        yield from self._finish(newest, 1, scratch, matched=False)
 
     def _finish(self, done: Int64s, count: int, scratch: Scratch, matched: bool) -> Iterator[pa.RecordBatch]:
         """Keys are complete: unmatched tuples among them are output where wanted, then all leave H_S and Q."""
         if count == 0:
             return
         if not matched and self.spec.how != "inner":
-            position = np.zeros(1, dtype=np.int64)
-            for newest in done[:count].tolist():
-                while True:
-                    size = kernel.linked_chain(self.pending.arena.state, newest, position, scratch.slots)
-                    lost = tuple_kernel.keep_unflagged(scratch.slots, size, self.pending.layout.flag_at)
-                    yield from self._emit_unmatched(self.pending.take, scratch.slots, lost)
-                    if position[0] == 0:
-                        break
+            cursor = np.zeros(2, dtype=np.int64)
+            while cursor[0] < count:
+                size = kernel.linked_chains(self.pending.arena.state, done, count, cursor, scratch.slots)
+                lost = tuple_kernel.keep_unflagged(scratch.slots, size, self.pending.layout.flag_at)
+                yield from self._emit_unmatched(self.pending.take, scratch.slots, lost)
         elif not matched and self._exact:
-            self.stats.unmatched += sum(
-                int(kernel.linked_length(self.pending.arena.state, newest)) for newest in done[:count].tolist()
-            )
+            keys, tuples = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+            kernel.linked_lengths(self.pending.arena.state, done, count, keys, tuples)
+            self.stats.unmatched += int(tuples.sum())
         left = self.pending.release(done, count)
         self.stats.expired += left
         self.stats.finished += left
