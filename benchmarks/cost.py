@@ -74,7 +74,7 @@ BATCH = 20_000
 PAGE_ROWS = 64
 TURNS = 5
 #: R-cycles, or fillings of H_S, before anything is measured, and the most tuples spent on it
-WARM_CYCLES, MOST_WARM = 12, 1_500_000
+WARM_CYCLES, MOST_WARM = 12, 4_000_000
 #: speeds that one calibration is good for, and the most calibrations
 SAME_SPEED, MOST_CALIBRATIONS = 1.15, 6
 BAR = 0.15
