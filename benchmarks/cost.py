@@ -75,8 +75,8 @@ PAGE_ROWS = 64
 TURNS = 5
 #: R-cycles, or fillings of H_S, before anything is measured, and the most tuples spent on it
 WARM_CYCLES, MOST_WARM = 12, 4_000_000
-#: speeds that one calibration is good for, and the most calibrations
-SAME_SPEED, MOST_CALIBRATIONS = 1.15, 6
+#: speeds that one calibration is good for, the most calibrations, and how often a setting is measured again afterwards
+SAME_SPEED, MOST_CALIBRATIONS, MOST_TRIES = 1.15, 6, 4
 BAR = 0.15
 TUNED = ("oxhybridjoin", "ssj", "cachejoin", "pcachejoin", "ssbj")
 #: values of each option that are tried in real runs, for a budget
@@ -95,16 +95,20 @@ class Profiles:
         self._name = "yardstick_wall_s" if clock is time.perf_counter else "yardstick_s"
         self.yardstick = yardstick_in(folder)
         self._known = [given] if given is not None else []
-        if given is None:
+        self.calibrations = 0
+        while not self._known:
             self.calibrate()
 
     def calibrate(self) -> None:
-        """Take the unit costs of now; once more if the machine changed its speed meanwhile."""
-        for _ in range(2):
-            before = self.yardstick.seconds(self.clock)
-            self._known.append(calibrate(folder=self._folder))
-            if _same_speed(self.yardstick.seconds(self.clock), before):
-                return
+        """Take the unit costs of now, unless the machine changed its speed meanwhile; in the end just wait."""
+        if self.calibrations == MOST_CALIBRATIONS:
+            time.sleep(1.0)
+            return
+        self.calibrations += 1
+        before = self.yardstick.seconds(self.clock)
+        found = calibrate(folder=self._folder)
+        if self.calibrations == MOST_CALIBRATIONS or _same_speed(self.yardstick.seconds(self.clock), before):
+            self._known.append(found)
 
     def of(self, seconds: float) -> CostProfile:
         """The profile from when the yardstick took most nearly that long."""
@@ -114,13 +118,8 @@ class Profiles:
         return float(profile.machine[self._name])
 
     def is_good(self, seconds: float) -> bool:
-        """Whether one of them is of this speed, or nothing can be done about it."""
-        if self._is_given or len(self._known) >= MOST_CALIBRATIONS:
-            return True
-        return _same_speed(seconds, self.usual(self.of(seconds)))
-
-    def __len__(self) -> int:
-        return len(self._known)
+        """Whether one of them is of this speed, or it was given."""
+        return self._is_given or _same_speed(seconds, self.usual(self.of(seconds)))
 
 
 def _same_speed(a: float, b: float) -> bool:
@@ -173,7 +172,7 @@ def measure(
         push(join, at, 0, rows, skew)
         turn = max(-(-int(20 * predicted.w) // BATCH) * BATCH, 2 * BATCH)
         turn = min(turn, 10 * BATCH)
-        while True:
+        for _ in range(MOST_TRIES):
             first = copy.copy(join.stats)
             seconds, speeds = [], []
             for _ in range(TURNS):
@@ -362,7 +361,7 @@ def main() -> int:
     console.print(
         f"{len(rows)} settings; median deviation of c_loop {statistics.median(deviations):.1%} (bar {BAR:.0%}); "
         f"largest {max(deviations):.0%}; hit rate within 3 points in {within} of {len(hits)}; "
-        f"calibrated {len(profiles)} times"
+        f"calibrated {profiles.calibrations} times"
     )
     console.print("units: errors of unit costs alone; counts: of predicted counts alone; hit: largest error in points")
     return 0

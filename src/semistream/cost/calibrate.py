@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from semistream.cost import micro
 from semistream.cost.clock import PRICING, SCATTERED, CostClock, counted, operations_of, table_depth
-from semistream.cost.profile import FAR, IO_MODES, OVERLAP, SYMBOLS, CostProfile, IoCost, UnitCost, machine_info
+from semistream.cost.profile import FAR, IO_MODES, NEAR, OVERLAP, SYMBOLS, CostProfile, IoCost, UnitCost, machine_info
 from semistream.errors import StoreError
 from semistream.master.base import Master, PageReader
 from semistream.master.build import build_pages
@@ -70,7 +70,16 @@ _RUNS = (
 #: and what it does for a key it looks up (in order or at random, which far memory tells apart), for a page it visits
 #: and for a tuple it takes into its cache
 #: (and how much each should be as usual: building a row is much the same everywhere, making room in a cache is not)
-_OWN = {"c_C": 0.1, "c_T": 0.1, "c_O": 0.5, "c_L": 0.1, f"{FAR}.c_L": 0.1, "c_P": 0.05, "c_B": 0.05}
+_OWN = {
+    "c_C": 0.1,
+    "c_T": 0.1,
+    "c_O": 0.5,
+    f"{NEAR}.c_O": 0.5,
+    "c_L": 0.1,
+    f"{FAR}.c_L": 0.1,
+    "c_P": 0.05,
+    "c_B": 0.05,
+}
 _SEED = 11
 
 

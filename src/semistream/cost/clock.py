@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-from semistream.cost.profile import REFERENCE_ROW_BYTES, CostProfile
+from semistream.cost.profile import FAR, NEAR, REFERENCE_ROW_BYTES, CostProfile
 from semistream.operators.base import SemiStreamJoin
 from semistream.operators.chunk import JoinStats
 
@@ -112,13 +112,13 @@ class CostClock:
         pricing = PRICING[algorithm]
         mode = "parquet" if parquet else "direct" if direct else "mapped" if pricing.mapped else "buffered"
         terms = {"c_I/O": self._io(pricing, counts, mode)}
-        for symbol, counters in pricing.operations.items():
-            number = sum(counts.get(name, 0.0) for name in counters)
-            scale = row_bytes / REFERENCE_ROW_BYTES if symbol == "c_O" else 1.0
-            terms[symbol] = number * scale * self.profile.unit(symbol, algorithm)
+        for symbol in pricing.operations:
+            terms[symbol] = operations_of(algorithm, symbol, counts) * self.profile.unit(symbol, algorithm)
             if symbol in SCATTERED:
-                deep = sum(counts.get(_DEEP + name, 0.0) for name in counters)
+                deep = operations_of(algorithm, f"{FAR}.{symbol}", counts)
                 terms[symbol] += deep * self.profile.far(symbol, algorithm)
+        near = operations_of(algorithm, f"{NEAR}.c_O", counts) * self.profile.near("c_O", algorithm)
+        terms["c_O"] = (terms["c_O"] + near) * row_bytes / REFERENCE_ROW_BYTES
         phases = self._phases(pricing, counts, terms)
         longest, serial = max(phases), sum(terms.values())
         return VirtualTime(longest + (1.0 - self.profile.overlap(algorithm)) * (serial - longest), phases, terms)
@@ -176,10 +176,18 @@ def deep_counts(algorithm: str, counts: Mapping[str, float], M: float, r_bytes: 
 
 
 def operations_of(algorithm: str, symbol: str, counts: Mapping[str, float]) -> float:
-    """How many operations of a symbol these counts are; for "far.c_L" and the like, times the doublings they go."""
-    far, _, symbol = symbol.rpartition(".")
+    """How many operations of a symbol these counts are.
+
+    "far.c_L" and the like count the doublings they go; "near.c_O" is output for tuples that the cache answered, c_O
+    that for the others.
+    """
+    where, _, symbol = symbol.rpartition(".")
     counters = PRICING[algorithm].operations.get(symbol, ())
-    return sum(counts.get(_DEEP + name if far else name, 0.0) for name in counters)
+    number = sum(counts.get(_DEEP + name if where == FAR else name, 0.0) for name in counters)
+    if symbol != "c_O":
+        return number
+    hits = hit_share(counts)
+    return number * (hits if where == NEAR else 1.0 - hits)
 
 
 def table_depth(M: float) -> float:

@@ -42,6 +42,8 @@ IO_MODES = ("direct", "buffered", "mapped", "parquet")
 OVERLAP = "overlap"
 #: what an operation costs more for each doubling, beyond 1 MB, of the tables or pages it goes to ("far.c_H")
 FAR = "far"
+#: what an operation costs for a tuple that the cache answered ("near.c_O"): the CPU has hot master tuples near by
+NEAR = "near"
 #: width of the output rows that c_O was measured with; other widths in proportion
 REFERENCE_ROW_BYTES = 132
 FORMAT = 1
@@ -98,6 +100,12 @@ class CostProfile:
         far = f"{FAR}.{symbol}"
         known = self.units.get(f"{far}.{algorithm}", self.units.get(far))
         return 0.0 if known is None else known.seconds
+
+    def near(self, symbol: str, algorithm: str = "") -> float:
+        """Seconds of one operation for a tuple that the cache answered; as for others where nothing was measured."""
+        near = f"{NEAR}.{symbol}"
+        known = self.units.get(f"{near}.{algorithm}", self.units.get(near))
+        return self.unit(symbol, algorithm) if known is None else known.seconds
 
     def overlap(self, algorithm: str) -> float:
         """From 0 (its threads take turns) to 1 (the slowest phase hides all others); 1 where nothing was measured."""
