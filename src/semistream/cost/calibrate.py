@@ -30,6 +30,7 @@ from semistream.errors import StoreError
 from semistream.master.base import Master, PageReader
 from semistream.master.build import build_pages
 from semistream.master.open import open_master
+from semistream.operators.chunk import JoinStats
 from semistream.operators.registry import OPERATORS, open_join
 from semistream.parts.disk_buffer import DiskBuffer
 
@@ -411,6 +412,11 @@ def _seconds_a_tuple(run: _Run) -> float:
     return run.seconds / max(run.counts.get("tuples_in", 1.0), 1.0)
 
 
+def _is_filling(stats: JoinStats) -> bool:
+    """Until H_S has been filled twice nobody leaves it; until a cache is full no key has to make room."""
+    return stats.expired * 2 < stats.appended or (stats.switched > 0 and stats.evicted == 0)
+
+
 def _short_runs(
     algorithm: str,
     masters: _Masters,
@@ -424,8 +430,7 @@ def _short_runs(
     clock = CostClock(base)
     with open_join(algorithm, master=master, on=micro.KEY, memory=budget, stream_schema=micro.STREAM_SCHEMA) as join:
         done = 0
-        # Until H_S has been filled twice: before, nobody leaves it.
-        while done < _WARM or (join.stats.expired * 2 < join.stats.appended and done < _MOST_WARM):
+        while done < _WARM or (_is_filling(join.stats) and done < _MOST_WARM):
             micro.flow(join, codes[done : done + _STEP], batch, drained)
             done += _STEP
         for _ in range(_TURNS):
