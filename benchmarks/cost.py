@@ -8,7 +8,7 @@ calibrated first, on other data and other budgets (or loaded with --profile).
     counts only    the same with the run's own counts priced by the cost clock: errors of unit costs alone
     clock only     predicted and run both on the cost clock: errors of counts alone, the same on any machine
 
-    python benchmarks/cost.py                         R = 50, 100, 200 k; about fifteen minutes
+    python benchmarks/cost.py                         R = 50, 100, 200 k; fifteen to thirty minutes
     python benchmarks/cost.py --quick                 one size, one budget, to see that it runs
     python benchmarks/cost.py ssbj cachejoin --rows 1000000 --shares 0.01 0.05 0.1
     python benchmarks/cost.py --reads direct          past the page cache, wall time

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
+from tests.spark.conftest import JVM
 
 import semistream
 from semistream.spark.java import find_java
@@ -38,7 +39,7 @@ from semistream.spark import enrich
 from semistream.spark.session import open_session
 told = json.loads(sys.argv[1])
 conf = {"spark.driver.memory": "512m", "spark.executor.memory": "512m", "spark.executor.cores": "1",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.executor.extraJavaOptions": told["jvm"],
         "spark.sql.shuffle.partitions": "2", "spark.local.dir": told["local"], "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1"}
 spark = open_session("cluster", told["master"], conf)
@@ -123,7 +124,7 @@ def test_executor_killed_mid_run(cluster: str, spark: SparkSession, tmp_path: Pa
     for i in range(FILES):
         pq.write_table(stream.slice(i * 500, 500), tmp_path / "in" / f"{i}.parquet")
     told = {name: str(tmp_path / name) for name in ("in", "r", "out", "checkpoint", "local")}
-    command = [sys.executable, "-c", PROGRAM, json.dumps({**told, "master": cluster, "shuffles": SHUFFLES})]
+    command = [sys.executable, "-c", PROGRAM, json.dumps({**told, "master": cluster, "shuffles": SHUFFLES, "jvm": JVM})]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     log = tmp_path / "log"
     commits = [tmp_path / f"checkpoint-{shuffle}" / "commits" for shuffle in SHUFFLES]

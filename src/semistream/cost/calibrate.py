@@ -413,8 +413,8 @@ def _seconds_a_tuple(run: _Run) -> float:
 
 
 def _is_filling(stats: JoinStats) -> bool:
-    """Until H_S has been filled twice nobody leaves it; until a cache is full no key has to make room."""
-    return stats.expired * 2 < stats.appended or (stats.switched > 0 and stats.evicted == 0)
+    """H_S, or a cache: until that is full no key has to make room."""
+    return not stats.has_turned_over or (stats.switched > 0 and stats.evicted == 0)
 
 
 def _short_runs(

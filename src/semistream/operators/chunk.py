@@ -49,6 +49,11 @@ class JoinStats:
         asked = self.cache_hits + self.cache_misses
         return self.cache_hits / asked if asked else 0.0
 
+    @property
+    def has_turned_over(self) -> bool:
+        """Whether H_S has been filled twice: before that nobody, then everybody leaves it. True without one."""
+        return self.expired * 2 >= self.appended
+
     def as_dict(self) -> dict[str, float]:
         return {**asdict(self), "hit_rate": self.hit_rate}
 

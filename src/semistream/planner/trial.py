@@ -111,9 +111,7 @@ def _look(stretch: _Stretch) -> None:
     now, before = stretch.join.stats, stretch.stats
     asked = now.cache_hits + now.cache_misses - before.cache_hits - before.cache_misses
     hits = (now.cache_hits - before.cache_hits) / asked if asked else 0.0
-    # A pending table that has been filled twice: before that nobody, then everybody leaves it.
-    flows = now.expired * 2 >= now.appended
-    stretch.at_rest = flows and stretch.hits is not None and abs(hits - stretch.hits) <= _AT_REST
+    stretch.at_rest = now.has_turned_over and stretch.hits is not None and abs(hits - stretch.hits) <= _AT_REST
     stretch.stats, stretch.seconds, stretch.hits = copy.copy(now), stretch.join.seconds, hits
     stretch.counts = stretch.at_rest or stretch.seconds >= _MOST_WARM_S
 
