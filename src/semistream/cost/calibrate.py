@@ -49,10 +49,11 @@ _NEAR_BUDGET, _FAR_BUDGET = 4_000_000, 32_000_000
 #: what an operation in the CPU's own cache takes at least of what it takes in the smaller of these
 _LEFT_NEAR = 0.25
 #: tuples of a step; of a short run before it is timed; and timed turns, which go on until the operator's main loop has
-#: turned twice: one that collects tuples before it works does nothing else for long
+#: turned twice: one that collects tuples before it works does nothing else for long. A step before each turn gives the
+#: CPU's caches back to the operator, which the yardstick took
 _STEP = 10_000
 _WARM, _MOST_WARM = 6 * _STEP, 45 * _STEP
-_TURNS, _LOOPS, _LONGEST_TURN = 3, 2, 20 * _STEP
+_TURNS, _LOOPS, _SHORTEST_TURN, _LONGEST_TURN = 3, 2, 2 * _STEP, 20 * _STEP
 #: the operators' short runs: which R, budget in bytes, exponent of the stream, tuples a push, whether each is drained
 _RUNS = (
     ("small", 500_000, 1.0, 10_000, False),
@@ -163,12 +164,12 @@ def yardstick_in(folder: Path) -> Yardstick:
 def calibrate(
     *,
     folder: str | Path | None = None,
-    seconds: float = 90.0,
+    seconds: float = 150.0,
     least: int = 0,
     say: Say | None = None,
     name: str = "measured",
 ) -> CostProfile:
-    """Measure a profile; about a minute. `folder` is where the test data is written: the disk that is measured.
+    """Measure a profile; about two minutes. `folder` is where the test data is written: the disk that is measured.
 
     After `seconds` no further round of short runs is begun, once `least` of them were. A round takes all operators
     through one setting, so that what else goes on meanwhile touches all alike.
@@ -426,21 +427,27 @@ def _short_runs(
 ) -> Iterator[_Run]:
     which, budget, exponent, batch, drained = run
     master: Master = getattr(masters, which)
-    codes = micro.zipf_codes(master.n_rows, _MOST_WARM + _TURNS * _LONGEST_TURN, exponent)
+    codes = micro.zipf_codes(master.n_rows, _MOST_WARM + _TURNS * (_STEP + _LONGEST_TURN), exponent)
     clock = CostClock(base)
     with open_join(algorithm, master=master, on=micro.KEY, memory=budget, stream_schema=micro.STREAM_SCHEMA) as join:
         done = 0
-        while done < _WARM or (_is_filling(join.stats) and done < _MOST_WARM):
+
+        def step() -> None:
+            nonlocal done
             micro.flow(join, codes[done : done + _STEP], batch, drained)
             done += _STEP
+
+        while done < _WARM or (_is_filling(join.stats) and done < _MOST_WARM):
+            step()
         for _ in range(_TURNS):
-            before = copy.copy(join.stats)
-            longest = done + _LONGEST_TURN
             pace, pace_wall = yardstick.pace(time.process_time), yardstick.pace(time.perf_counter)
+            step()
+            before, begun = copy.copy(join.stats), done
             start, start_wall = time.process_time(), time.perf_counter()
-            while join.stats.iterations - before.iterations < _LOOPS and done < longest:
-                micro.flow(join, codes[done : done + _STEP], batch, drained)
-                done += _STEP
+            while done - begun < _SHORTEST_TURN or (
+                join.stats.iterations - before.iterations < _LOOPS and done - begun < _LONGEST_TURN
+            ):
+                step()
             seconds = (time.process_time() - start) / pace
             wall = (time.perf_counter() - start_wall) / pace_wall
             counts = counted(join, before, batch=batch)
