@@ -46,7 +46,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def calibrate(
     out: Annotated[Path | None, typer.Option(help="Where to store the profile (default: the cache folder).")] = None,
     folder: Annotated[Path | None, typer.Option(help="Folder on the disk that is to be measured.")] = None,
-    seconds: Annotated[float, typer.Option(help="No round of runs is begun after so many seconds.")] = 90.0,
+    seconds: Annotated[float, typer.Option(help="No round of runs is begun after so many seconds.")] = 150.0,
     as_json: AsJson = False,
 ) -> None:
     """Measure what operations cost on this machine, and store it as the profile that predictions use."""
