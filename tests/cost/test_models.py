@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.cost.runs import BUDGET, FREQUENCY_BUDGET, Runs, setting_of
+from tests.cost.runs import BUDGET, FREQUENCY_BUDGET, MEASURED, Runs, setting_of
 
 from semistream import open_join
 from semistream.cost.division import divide
@@ -51,7 +51,8 @@ def test_predicted_counts_are_those_of_a_run(runs: Runs, algorithm: str, skew: f
         for name in ("reads", "iterations", "pages_read", "bytes_read"):
             assert predicted.counts[name] == pytest.approx(steady.counts[name], rel=COUNTS_WITHIN), name
     if OPERATORS[algorithm].access == "scan":
-        assert predicted.counts["r_cycles"] == pytest.approx(steady.counts["r_cycles"], rel=0.35, abs=1e-5)
+        # Cycles are counted where they begin: one more or less.
+        assert predicted.counts["r_cycles"] == pytest.approx(steady.counts["r_cycles"], rel=0.35, abs=1 / MEASURED)
     assert predicted.counts["pages_read"] == pytest.approx(steady.counts["pages_read"], rel=0.15)
 
 
@@ -153,7 +154,7 @@ def test_a_sketched_setting_is_that_of_a_real_store(runs: Runs, order: str) -> N
         if field.name in ("keys", "options"):
             continue
         ours, theirs = getattr(sketch, field.name), getattr(real, field.name)
-        if field.name == "index_bytes":
+        if field.name in ("index_bytes", "code_range"):
             assert ours == pytest.approx(theirs, rel=0.02)
         else:
             assert ours == theirs, field.name

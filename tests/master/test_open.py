@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -67,3 +68,26 @@ def test_a_table_of_two_columns_with_one_name() -> None:
     column = pa.array([1])
     with pytest.raises(SchemaError, match="2 columns named 'k'"):
         open_master(pa.table([column, column], names=["k", "k"]), "k")
+
+
+def test_the_range_of_codes(tmp_path: Path) -> None:
+    """Known to within a page; None where nobody knows it without reading R."""
+    keys = np.random.default_rng(1).permutation(np.arange(-500, 4500, 2))
+    table = pa.table({"k": keys, "word": [str(key) for key in keys]})
+    pq.write_table(table, tmp_path / "r.parquet", row_group_size=300)
+    pq.write_table(table, tmp_path / "bare.parquet", write_statistics=False)
+    wanted = (keys, np.arange(len(keys), dtype=np.float64))
+    for master, slack in (
+        (MemoryMaster(table, "k"), 0),
+        (ParquetMaster(tmp_path / "r.parquet", "k"), 0),
+        (build_pages(table, tmp_path / "s", on="k", page_rows=16), 32),
+        (build_pages(table, tmp_path / "f", on="k", page_rows=16, order="frequency", frequency=wanted), 1000),
+    ):
+        assert master.code_range is not None
+        low, high = master.code_range
+        assert low == -500
+        assert high == pytest.approx(4498, abs=slack)
+    assert ParquetMaster(tmp_path / "bare.parquet", "k").code_range is None
+    assert ParquetMaster(tmp_path / "r.parquet", "word").code_range is None
+    assert MemoryMaster(table.slice(0, 0), "k").code_range is None
+    assert build_pages(table.slice(0, 0), tmp_path / "none", on="k").code_range is None

@@ -29,7 +29,7 @@ from semistream.testing import (
     smallest_budget,
     split,
 )
-from semistream.workloads.relation import KEY, master_table, stream_batches
+from semistream.workloads.relation import KEY, STREAM_SCHEMA, master_table, stream_batches
 
 MakeMaster = Callable[..., dict[str, object]]
 
@@ -266,3 +266,38 @@ def test_ssbj_grows_its_directory_with_what_evictions_freed() -> None:
         join._grow_directory()
         assert join.cache.max_keys == keys * 3 // 2
         assert join.memory.bytes_now <= 600_000
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_ssbj_tells_absent_keys_by_a_bit_each_where_codes_are_dense(how: str) -> None:
+    """Keys below, among and behind those of R; what a bit says must be what R says."""
+    table = master_table(20_000, 1, repeat=True).append_column("m", pa.array(np.arange(20_000)))
+    table = table.select([KEY, "m"])
+    random = np.random.default_rng(3)
+    keys = np.concatenate((random.integers(-5_000, 25_000, 120_000), random.integers(0, 50, 40_000)))
+    random.shuffle(keys)
+    stream = pa.table({KEY: keys, "n": np.arange(len(keys))})
+    with open_join("ssbj", master=table, on=KEY, how=how, memory="160kB") as join:
+        rows = [batch for part in split(stream, [4_000] * 40) for batch in join.push(part)]
+        assert isinstance(join, SSBJ)
+        assert join.filter is not None
+        assert join.filter.ready
+        assert join.filter.plan.hashes == 0
+        rows += list(join.drain())
+        waited = join.stats.appended
+    assert_same_rows(pa.Table.from_batches(rows), reference_join(stream, table, KEY, how))
+    assert waited < 0.75 * len(keys)
+
+
+def test_ssbj_drops_a_filter_that_finds_nobody_out() -> None:
+    table = master_table(20_000, 1)
+    with open_join("ssbj", master=table, on=KEY, memory="300kB", stream_schema=STREAM_SCHEMA) as join:
+        assert isinstance(join, SSBJ)
+        held = join._total
+        assert join.filter is not None
+        for batch in stream_batches(400_000, 20_000, 0.0, seed=2, batch_rows=10_000):
+            for _ in join.push(batch):
+                pass
+        assert join.filter is None
+        assert join._total > held
+        assert "key filter" not in {part for part, size in join.memory.now.items() if size}

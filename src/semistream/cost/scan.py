@@ -31,7 +31,7 @@ def cycle(s: Setting, pages_a_step: int, h_S: float, missed: float) -> ScanCycle
     Drained after every batch, R goes round once more for it: k steps that take nothing in.
     """
     k = max(-(-s.n_pages // max(pages_a_step, 1)), 1)
-    w_S = max(math.floor(h_S / k), 1.0)
+    w_S = max(h_S / k, 1.0)
     w = w_S / missed if missed > 0 else math.inf
     if s.drained and missed > 0:
         w = 1.0 / (1.0 / w + k / s.batch)

@@ -56,6 +56,8 @@ class Setting:
     index_bytes: int
     order: str = "key"
     has_index: bool = True
+    #: about the least and the largest key code of R, if known
+    code_range: tuple[int, int] | None = None
     #: a page store is read into a buffer of its pages; other forms of R hand out pages of their own
     has_buffer: bool = True
     #: bytes the reader holds a page in memory and besides, and columns that are read, the key code among them
@@ -162,6 +164,7 @@ class Setting:
             index_bytes=index,
             order=master.order,
             has_index=master.has_index,
+            code_range=master.code_range,
             has_buffer=has_buffer,
             held_bytes=held,
             held_fixed=held_fixed,
@@ -208,6 +211,7 @@ class Setting:
             keys=keys,
             index_bytes=index,
             order=order,
+            code_range=(0, R_t - 1) if R_t else None,
             columns=columns,
             batch=batch,
             direct=direct,

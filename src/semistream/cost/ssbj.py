@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from semistream.cost.division import ArenaShape, arena, divide, fifo_slot, fifo_tuple_bytes
+from semistream.cost.division import arena, divide, fifo_slot, fifo_tuple_bytes
 from semistream.cost.model import Prediction, predict
 from semistream.cost.probability import Floats, normal_cdf
 from semistream.cost.profile import CostProfile
@@ -15,14 +15,12 @@ from semistream.cost.scan import cycle, memory_of, scan_counts, scan_symbols
 from semistream.cost.setting import Setting
 from semistream.kernels.cache import ENTRY_BYTES
 from semistream.parts.cache import MAX_LOAD
-from semistream.parts.key_filter import KeyFilter
+from semistream.parts.key_filter import FilterPlan
 
-_FILTER_SHARE = 0.06
-#: a directory grows by half when it is 85 % full: on average it has this many entries a key
-_DIRECTORY_SLACK = 1.25
-_FILTER_USE = 0.01
+#: a directory grows by a quarter when it is 90 % full: on average it has this many entries a key
+_DIRECTORY_SLACK = 1.2
 #: the directory begins with this part of the tables; so many extents are kept free for what a step may collect
-_FIRST_DIRECTORY, _EXTENTS_AHEAD = 0.04, 2
+_FIRST_DIRECTORY, _EXTENTS_AHEAD = 0.02, 2
 _DRAINED_ROUNDS = 8
 
 
@@ -44,25 +42,37 @@ def ssbj(s: Setting, profile: CostProfile) -> Prediction:
     shape = arena(division.tables, slot, s.v_R)
     if s.R_t > 0 and resident_bytes(s) <= shape.spare:
         return resident_join("ssbj", s, profile, division, shape)
-    total, false_positive, filter_bytes = _filter(s, shape)
     v_S = fifo_tuple_bytes(shape, slot)
     entry = ENTRY_BYTES / MAX_LOAD
-    passing = np.where(s.keys.m > 0, 1.0, false_positive)
-    total -= _EXTENTS_AHEAD * shape.extent
 
-    def cache_bytes(cached: Floats) -> float:
+    def cache_bytes(cached: Floats, total: float) -> float:
         directory = float((s.keys.count * cached).sum()) * entry * _DIRECTORY_SLACK
         return float((s.keys.count * cached * s.keys.m).sum()) * s.v_R + max(directory, _FIRST_DIRECTORY * total)
 
-    low, high = 1.0, 1e3 * total / v_S
-    for _ in range(60):
-        W = math.sqrt(low * high)
-        cached, _ = _in_cache(s, W, v_S, entry, passing)
-        waiting = W * float((s.keys.count * s.keys.p * (passing - cached)).sum())
-        if cache_bytes(cached) + waiting * v_S > total:
-            high = W
-        else:
-            low = W
+    def settle(plan: FilterPlan | None) -> tuple[Floats, float, float, float]:
+        """What passes the filter of each key, bytes left for tables, W, and how many of those wait."""
+        passing = np.where(s.keys.m > 0, 1.0, plan.misses if plan is not None else 1.0)
+        total = float(shape.spare - _EXTENTS_AHEAD * shape.extent - (plan.bytes if plan is not None else 0))
+        low, high = 1.0, 1e3 * total / v_S
+        for _ in range(60):
+            W = math.sqrt(low * high)
+            cached, _ = _in_cache(s, W, v_S, entry, passing)
+            waiting = W * float((s.keys.count * s.keys.p * (passing - cached)).sum())
+            if cache_bytes(cached, total) + waiting * v_S > total:
+                high = W
+            else:
+                low = W
+        return passing, total, W, waiting
+
+    plan = FilterPlan.make(s.R_t, shape.spare, s.code_range) if s.keys.absent_share > 0 else None
+    passing, total, W, waiting = settle(plan)
+    if plan is not None:
+        absent = s.keys.absent_share * (1.0 - plan.misses)
+        if absent < plan.bytes / shape.spare * (absent + waiting / W):
+            # A filter that spares so little is dropped.
+            plan = None
+            passing, total, W, waiting = settle(plan)
+    filter_bytes = float(plan.bytes) if plan is not None else 0.0
     missed = max(waiting / W, 1e-9)
     h_S = waiting
     turn = cycle(s, division.pages, h_S, missed)
@@ -82,21 +92,13 @@ def ssbj(s: Setting, profile: CostProfile) -> Prediction:
         profile,
         counts,
         division,
-        memory=memory_of(shape.table, key_filter=filter_bytes, cache=cache_bytes(cached), pending_table=h_S * v_S),
+        memory=memory_of(
+            shape.table, key_filter=filter_bytes, cache=cache_bytes(cached, total), pending_table=h_S * v_S
+        ),
         symbols=scan_symbols(turn, h_S, missed, h_R),
         delay=missed * turn.tuples,
         longest_delay=turn.tuples,
     )
-
-
-def _filter(s: Setting, shape: ArenaShape) -> tuple[float, float, float]:
-    """Bytes left for tables, chance that an absent key passes the filter, bytes of the filter."""
-    size = KeyFilter.size_for(s.R_t, int(_FILTER_SHARE * shape.spare))
-    if size == 0 or s.keys.absent_share < _FILTER_USE:
-        return float(shape.spare), 1.0, 0.0
-    bits = size * 8 / max(s.R_t, 1)
-    hashes = min(max(round(0.69 * bits), 1), 4)
-    return float(shape.spare - size), (1.0 - math.exp(-hashes / bits)) ** hashes, float(size)
 
 
 def _in_cache(s: Setting, W: float, v_S: float, entry: float, passing: Floats) -> tuple[Floats, Floats]:
@@ -104,18 +106,18 @@ def _in_cache(s: Setting, W: float, v_S: float, entry: float, passing: Floats) -
 
     `passing` is the part of the keys that the filter lets through; the others are never seen.
 
-    n is seen as Poisson(W·p): through one cycle when the key is let in, which happens every third cycle; through three
-    after its first three, then through ten, when it is judged again.
+    n is seen as Poisson(W·p): through one cycle when the key is let in, which happens every third cycle and if n is
+    above the border by its own spread; through three after its first three, then through ten, when it is judged again.
     """
     factor = s.options.get("switching_factor", 1.0)
     border = (s.keys.m * s.v_R + entry) / v_S * factor
     seen = W * s.keys.p
 
-    def above(cycles: float) -> Floats:
-        return normal_cdf(2.0 * (np.sqrt(cycles * seen) - np.sqrt(cycles * border)))
+    def above(least: Floats, cycles: float) -> Floats:
+        return normal_cdf(2.0 * (np.sqrt(cycles * seen) - np.sqrt(cycles * least)))
 
-    enter = np.maximum(above(1.0), 1e-12)
-    leave_first, leave = 1.0 - above(3.0), np.maximum(1.0 - above(10.0), 1e-9)
+    enter = np.maximum(above(border + 0.5 + np.sqrt(border + 0.25), 1.0), 1e-12)
+    leave_first, leave = 1.0 - above(border, 3.0), np.maximum(1.0 - above(border, 10.0), 1e-9)
     stay = 3.0 + (1.0 - leave_first) * np.minimum(10.0 / leave, 1e9)
     out = 3.0 / enter
     return passing * stay / (stay + out), passing / (stay + out)

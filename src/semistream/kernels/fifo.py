@@ -14,6 +14,8 @@ of R before it leaves, so the count is then complete; 255 stands for that many o
 # mypy: disallow_untyped_defs=False
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numba import njit
 
@@ -280,11 +282,11 @@ def fifo_name_keys(
     max_keys,
     most_bytes,
 ):
-    """Cache inequality for the `count` tuples about to leave: n * v_S > factor * (entry + m * v_R).
+    """Cache inequality for the `count` tuples about to leave: (n - sqrt(n)) * v_S > factor * (entry + m * v_R).
 
-    m is the tuple's own count of matches, complete now; n the waiting tuples of its key, an R-cycle's worth. A key
-    that satisfies it gets a SWITCHING entry to collect its rows; one that R lacks (and came at least twice) is cached
-    as absent at once. Stops naming when the rows wanted pass `most_bytes`. Returns the bytes wanted.
+    m is the tuple's own count of matches, complete now; n the waiting tuples of its key, an R-cycle's worth, less what
+    may be chance. A key that satisfies it gets a SWITCHING entry to collect its rows; one that R lacks is cached as
+    absent at once. Stops naming when the rows wanted pass `most_bytes`. Returns the bytes wanted.
     """
     arena_at, entries_at, keys_room = address_of(arena), address_of(entries), entries.size >> 1
     buckets_at, size, base, shift = address_of(buckets), buckets.size, arena[A_BASE], arena[A_SHIFT]
@@ -295,13 +297,14 @@ def fifo_name_keys(
         code = load_i64(slot)
         matches = load_u8(slot + counter)
         if state[C_KEYS] < max_keys and find_key(entries_at, keys_room, code) < 0:
-            cost = factor * (entry_bytes + matches * row_bytes)
-            waiting = _waiting(buckets_at, size, base, shift, code, np.int64(cost / tuple_bytes) + 2)
-            if waiting * tuple_bytes > cost:
+            border = factor * (entry_bytes + matches * row_bytes) / tuple_bytes
+            # n - sqrt(n) is above the border where n is above this.
+            border += 0.5 + math.sqrt(border + 0.25)
+            waiting = _waiting(buckets_at, size, base, shift, code, np.int64(border) + 2)
+            if waiting > border:
                 if matches == 0:
-                    if waiting > 1:
-                        cache_insert(entries_at, keys_room, code, YOUNG | NIL)
-                        state[C_KEYS] += 1
+                    cache_insert(entries_at, keys_room, code, YOUNG | NIL)
+                    state[C_KEYS] += 1
                 elif wanted + matches * row_bytes <= most_bytes:
                     cache_insert(entries_at, keys_room, code, SWITCHING | NIL)
                     state[C_KEYS] += 1

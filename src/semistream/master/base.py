@@ -203,6 +203,11 @@ class Master(ABC):
     def n_pages(self) -> int:
         return -(-self.n_rows // self.page_rows)
 
+    @property
+    def code_range(self) -> tuple[int, int] | None:
+        """About the least and the largest key code, where R need not be read for that."""
+        return None
+
     @abstractmethod
     def open(self, columns: Sequence[str], direct: bool = False, page_rows: int | None = None) -> PageReader:
         """A reader of these columns, in this order.

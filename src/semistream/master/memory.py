@@ -76,6 +76,10 @@ class MemoryMaster(Master):
         self.nbytes = sum(array.nbytes for array in self.arrays.values()) + self.codes.nbytes
         self.row_bytes = self.nbytes / max(self.n_rows, 1)
 
+    @property
+    def code_range(self) -> tuple[int, int] | None:
+        return (int(self.codes[0]), int(self.codes[-1])) if self.n_rows else None
+
     def may_be_null(self, column: str) -> bool:
         return bool(self.arrays[column].null_count)
 

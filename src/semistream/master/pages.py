@@ -157,6 +157,15 @@ class PageMaster(Master):
         """First code of every block of the second index (order "frequency")."""
         return table_fences(self.folder / KEYS)
 
+    @property
+    def code_range(self) -> tuple[int, int] | None:
+        """From the first code of every page, or of every block of the second index; the last one is as wide as most."""
+        firsts = self.index.fences if self.order == "key" else self.second_index
+        if not len(firsts):
+            return None
+        low, high = int(firsts[0]), int(firsts[-1])
+        return low, high + (high - low) // max(len(firsts) - 1, 1)
+
     def may_be_null(self, column: str) -> bool:
         return self.manifest.null_counts.get(column, 1) > 0
 

@@ -85,6 +85,19 @@ class ParquetFiles:
             except (pa.ArrowException, OSError) as error:
                 raise StoreError(f"{file.fragment.path} cannot be read: {error}") from error
 
+    def range_of(self, column: str) -> tuple[int, int] | None:
+        """Least and largest value of a column of integers, if every row group's statistics say so."""
+        ends: list[int] = []
+        for file in self._files:
+            metadata = file.fragment.metadata
+            at = next((i for i in range(metadata.num_columns) if metadata.schema.column(i).path == column), None)
+            for group in range(metadata.num_row_groups):
+                found = metadata.row_group(group).column(at).statistics if at is not None else None
+                if found is None or not found.has_min_max or not isinstance(found.min, int):
+                    return None
+                ends += [found.min, found.max]
+        return (min(ends), max(ends)) if ends else None
+
 
 def _discover(source: str | Path | ds.Dataset) -> tuple[pa.Schema, list[_File], dict[str, int]]:
     if isinstance(source, ds.Dataset):
@@ -184,6 +197,20 @@ class ParquetMaster(Master):
             return {c.name: 16.0 if c.kind is Kind.VAR else c.width + 0.125 for c in physical.columns}
         arrays = physical.encode(sample.columns)
         return {c.name: array.nbytes / sample.num_rows for c, array in zip(physical.columns, arrays, strict=True)}
+
+    @cached_property
+    def code_range(self) -> tuple[int, int] | None:
+        kind = self.schema.field(self.on[0]).type
+        if len(self.on) > 1 or not pa.types.is_integer(kind):
+            return None
+        ends = self.files.range_of(self.on[0])
+        if ends is None:
+            return None
+        try:
+            codes, _ = self.coder.codes([pa.array(ends, type=kind)])
+        except (pa.ArrowException, OverflowError):
+            return None
+        return int(codes.min()), int(codes.max())
 
     def open(self, columns: Sequence[str], direct: bool = False, page_rows: int | None = None) -> ParquetReader:
         if direct:

@@ -61,9 +61,15 @@ class ScanJoin(SemiStreamJoin):
     # ---------------------------------------------------------------------------------------- the loop
 
     @property
+    def _tuples_a_cycle(self) -> float:
+        """Tuples that H_S has room for."""
+        return self.pending.limit_bytes / self.pending.tuple_bytes
+
+    @property
     def chunk_target(self) -> int:
-        """w: tuples a step may add to H_S so that k chunks fill it."""
-        return max(1, int(self.pending.limit_bytes / self.pending.tuple_bytes / self.k))
+        """w: tuples a step may add to H_S so that k chunks fill it; where w is no whole number, steps take turns."""
+        w = self._tuples_a_cycle / self.k
+        return max(1, int(w * (self.position + 1)) - int(w * self.position))
 
     def _consume(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         if self.k == 0:

@@ -19,13 +19,13 @@ from semistream.operators.scan import ScanJoin
 from semistream.operators.snapshot import Snapshot
 from semistream.parts.arena import Arena, block_pool
 from semistream.parts.cache import MAX_LOAD, Cache
-from semistream.parts.key_filter import KeyFilter
+from semistream.parts.key_filter import FilterPlan, KeyFilter
 from semistream.parts.pending import FifoPending
 from semistream.parts.switching import collect_rows
 from semistream.spec import JoinSpec
 
 EVICTION_CYCLES = 10
-_FIRST_DIRECTORY = 0.04
+_FIRST_DIRECTORY = 0.02
 _STEPS_AHEAD = 8
 _FILTER_TRIAL = 1 << 16
 
@@ -58,9 +58,9 @@ class SSBJ(ScanJoin):
     Decisions where the paper is silent. m is counted with each waiting tuple, not with its key: a tuple meets all
     of R before it leaves, so the count is then complete, which that of a key that came in mid-cycle is not. The
     inequality is evaluated once, before the switching cycle, so that either all of a key's tuples are collected or
-    none; a key that got in by a lucky sample of n is judged again after its first three cycles. Bytes are the real
-    ones, directory entries included; so that the many rare absent keys need no entry each, a Bloom filter of R's keys
-    is filled during the first cycle, and dropped when the stream has no absent keys.
+    none. n is a sample, so a key is let in if n − √n satisfies it, and judged again after its first three cycles.
+    Bytes are the real ones, directory entries included; so that the many rare absent keys need no entry each, a filter
+    of R's keys (a bit a code, or a Bloom filter) is filled during the first cycle, and dropped if it is of no use.
 
     Needs of R: nothing. Exact for many-to-many; optimal in memory for any distribution (Theorem 1).
 
@@ -110,13 +110,13 @@ class SSBJ(ScanJoin):
             self.pending = FifoPending(arena, self._stream_layout(FIFO_HEADER), 0)
             self._copy_read_counts()
             return
-        size = KeyFilter.size_for(self.reader.n_rows, int(0.06 * self._total))
-        self.filter: KeyFilter | None = KeyFilter(size, self.reader.n_rows) if size else None
+        plan = FilterPlan.make(self.reader.n_rows, self._total, self.master.code_range)
+        self.filter: KeyFilter | None = KeyFilter(plan) if plan is not None else None
         if self.filter is not None:
             self.budget.hold("key filter", self.filter.bytes_held)
             self._total -= self.filter.bytes_held
         keys = max(int(_FIRST_DIRECTORY * self._total / self.entry_bytes), 8)
-        self._growth_bytes = 0
+        self._growth_bytes = self._growth_keys = 0
         blocks = block_pool(arena) if self._master_layout.has_var or self._stream.has_var else None
         self.cache = Cache(arena, self._master_layout, self._total, keys, blocks)
         layout = self._stream_layout(FIFO_HEADER, counter=True)
@@ -147,12 +147,12 @@ class SSBJ(ScanJoin):
         self.cache.limit_bytes = self._total - self.pending.bytes_held - self._block_bytes
 
     @property
-    def chunk_target(self) -> int:
-        """w, adapted: k chunks of it fill what is left when the switching cycle will have collected its rows."""
+    def _tuples_a_cycle(self) -> float:
+        """Adapted: they fill what is left when the switching cycle will have collected its rows."""
         room = self._total - self.cache.bytes_held - self._block_bytes - self._to_collect - self._growth_bytes
         if self.pending.layout.has_var:
             room += self._block_bytes
-        return max(1, int(room / self.pending.tuple_bytes / self.k))
+        return room / self.pending.tuple_bytes
 
     def _settle(self) -> None:
         super()._settle()
@@ -211,17 +211,20 @@ class SSBJ(ScanJoin):
         self._settle()
         if self._growth_bytes and self.budget.spare >= self._growth_bytes:
             self.budget.hold("directory growth", self._growth_bytes)
-            cache.grow(cache.max_keys * 3 // 2)
+            cache.grow(self._growth_keys)
             self.budget.hold("directory growth", 0)
             self._growth_bytes = 0
-        elif cache.keys > 0.85 * cache.max_keys:
-            self._growth_bytes = cache.directory_bytes(cache.max_keys * 3 // 2)
+        elif cache.keys > 0.9 * cache.max_keys:
+            # By half where keys were turned away for want of an entry.
+            self._growth_keys = cache.max_keys * (6 if cache.keys >= cache.max_keys else 5) // 4
+            self._growth_bytes = cache.directory_bytes(self._growth_keys)
 
     def _drop_idle_filter(self) -> None:
-        """A stream without absent keys has no use for the filter: its bytes go to the tables."""
+        """A filter that spares H_S fewer of the tuples than it takes of the bytes is of no use: the tables get them."""
         if self.filter is None or self.filter.asked < _FILTER_TRIAL:
             return
-        if self.filter.absent < 0.01 * self.filter.asked:
+        share = self.filter.bytes_held / (self._total + self.filter.bytes_held)
+        if self.filter.absent < share * self.filter.asked:
             self._total += self.filter.bytes_held
             self.filter = None
             self.budget.hold("key filter", 0)
