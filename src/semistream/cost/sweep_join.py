@@ -16,9 +16,9 @@ _BUFFER_SHARE = 0.05
 _SKETCH_BYTES_A_KEY = 4
 #: tuples a key of the cache after which the sketch is halved
 _WINDOW_PER_KEY = 40.0
-#: part of the misses that drive out a cached key, as runs show it: much where keys are alike and few are cached, for
+#: part of the misses that drive out a cached key, as runs show it: most where keys are alike and few are cached, for
 #: then the sketch takes one for another all the time
-_LET_IN, _LET_IN_FALLS, _LEAST_LET_IN = 0.27, 2.5, 0.1
+_LET_IN, _LET_IN_FALLS, _LEAST_LET_IN = 0.058, 2.0, 0.025
 
 
 def sweep_join(s: Setting, profile: CostProfile) -> Prediction:

@@ -38,8 +38,8 @@ def judge_5f(points: Sequence[Point]) -> Verdict:
         points,
         checks,
         "Keys drawn with repetition leave 37 % of the domain absent, and an absent key's absence is cached too, most "
-        "of it in a filter of R's keys: those tuples count as answered by the cache, at next to no memory. R is smaller "
-        "than the papers', too, and with fewer keys the same share of R covers more of a Zipf stream.",
+        "of it in a filter of R's keys: those tuples count as answered by the cache, at next to no memory. R is "
+        "smaller than the papers', too, and with fewer keys the same share of R covers more of a Zipf stream.",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,8 +28,8 @@ class SweepJoin(LookupJoin):
     Misses of a chunk are sorted by key, so each page is visited once; neighbouring reads merge where reading the gap
     is cheaper than a seek, which turns the sweep into a scan when most pages are needed. The cache holds the keys with
     the most stream tuples a byte: a missed key enters when a frequency sketch has counted it more often than the
-    least frequent cached key, all its master tuples at once; a key that R lacks enters without any. Counts are halved
-    now and then, so the cache follows the stream. When the budget holds all of R, R is loaded once.
+    least frequent cached key, and not by chance, all its master tuples at once; a key that R lacks enters without any.
+    Counts are halved now and then, so the cache follows the stream. When the budget holds all of R, R is loaded once.
 
     Needs of R: an index. Every tuple is finished by the push that brought it; nothing waits.
 
@@ -110,18 +111,23 @@ class SweepJoin(LookupJoin):
         """Offer what was read to the cache: all of it until the cache was full once, then what is more frequent."""
         cache = self.cache
         estimates = self.sketch.add(found.codes, found.tuples)
-        rest = np.flatnonzero(estimates > self._level)
+        rest = np.flatnonzero(estimates > self._border)
         for _ in range(2):
             if len(rest) == 0:
                 return
             dealt = cache.admit(found.codes[rest], found.starts[rest], found.ends[rest], estimates[rest], found.block)
             self.stats.switched += dealt
             rest = rest[dealt:]
-            rest = rest[estimates[rest] > self._level]
+            rest = rest[estimates[rest] > self._border]
             if len(rest) == 0:
                 return
             self._level = max(cache.evict_least(max(cache.keys // 50, min(len(rest), cache.keys // 4))), 1)
-            rest = rest[estimates[rest] > self._level]
+            rest = rest[estimates[rest] > self._border]
+
+    @property
+    def _border(self) -> float:
+        """Counts above this are above the least frequent cached key's by more than chance: n - sqrt(n) > level."""
+        return self._level + 0.5 + math.sqrt(self._level + 0.25) if self._level else 0.0
 
     def _maybe_age(self, asked: int) -> None:
         self._asked += asked
