@@ -14,6 +14,7 @@ from semistream.cost.resident import resident_bytes, resident_join
 from semistream.cost.scan import cycle, memory_of, scan_counts, scan_symbols
 from semistream.cost.setting import Setting
 from semistream.kernels.cache import ENTRY_BYTES
+from semistream.kernels.chance import beyond_chance
 from semistream.parts.cache import MAX_LOAD
 from semistream.parts.key_filter import FilterPlan
 
@@ -116,7 +117,7 @@ def _in_cache(s: Setting, W: float, v_S: float, entry: float, passing: Floats) -
     def above(least: Floats, cycles: float) -> Floats:
         return normal_cdf(2.0 * (np.sqrt(cycles * seen) - np.sqrt(cycles * least)))
 
-    enter = np.maximum(above(border + 0.5 + np.sqrt(border + 0.25), 1.0), 1e-12)
+    enter = np.maximum(above(beyond_chance(border), 1.0), 1e-12)
     leave_first, leave = 1.0 - above(border, 3.0), np.maximum(1.0 - above(border, 10.0), 1e-9)
     stay = 3.0 + (1.0 - leave_first) * np.minimum(10.0 / leave, 1e9)
     out = 3.0 / enter

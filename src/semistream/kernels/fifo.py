@@ -14,8 +14,6 @@ of R before it leaves, so the count is then complete; 255 stands for that many o
 # mypy: disallow_untyped_defs=False
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numba import njit
 
@@ -42,6 +40,7 @@ from semistream.kernels.cache import (
     cache_insert,
     find_key,
 )
+from semistream.kernels.chance import beyond_chance
 from semistream.kernels.raw import address_of, load_i64, load_u8, load_u32, store_i32, store_i64, store_u8
 from semistream.kernels.rows import NIL
 from semistream.kernels.tuples import hash32
@@ -297,9 +296,7 @@ def fifo_name_keys(
         code = load_i64(slot)
         matches = load_u8(slot + counter)
         if state[C_KEYS] < max_keys and find_key(entries_at, keys_room, code) < 0:
-            border = factor * (entry_bytes + matches * row_bytes) / tuple_bytes
-            # n - sqrt(n) is above the border where n is above this.
-            border += 0.5 + math.sqrt(border + 0.25)
+            border = beyond_chance(factor * (entry_bytes + matches * row_bytes) / tuple_bytes)
             waiting = _waiting(buckets_at, size, base, shift, code, np.int64(border) + 2)
             if waiting > border:
                 if matches == 0:

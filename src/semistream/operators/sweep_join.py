@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.errors import ConfigError
+from semistream.kernels.chance import beyond_chance
 from semistream.master.base import Master
 from semistream.operators.chunk import Chunk
 from semistream.operators.lookup import FoundRuns, LookupJoin
@@ -126,8 +126,8 @@ class SweepJoin(LookupJoin):
 
     @property
     def _border(self) -> float:
-        """Counts above this are above the least frequent cached key's by more than chance: n - sqrt(n) > level."""
-        return self._level + 0.5 + math.sqrt(self._level + 0.25) if self._level else 0.0
+        """Counts above this are above the least frequent cached key's by more than chance."""
+        return float(beyond_chance(self._level)) if self._level else 0.0
 
     def _maybe_age(self, asked: int) -> None:
         self._asked += asked

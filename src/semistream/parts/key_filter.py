@@ -65,17 +65,12 @@ class KeyFilter:
         return self.table.nbytes
 
     def add(self, codes: Int64s, count: int) -> None:
-        if self.plan.hashes:
-            kernel.filter_add(codes, count, self.table, self.plan.hashes)
-        else:
-            kernel.bitmap_add(codes, count, self.table, self.plan.first, self.ends)
+        kernel.filter_add(codes, count, self.table, self.plan.hashes, self.plan.first, self.ends)
 
     def split(self, codes: Int64s, ids: Int64s, count: int, absent: Int64s) -> int:
         """Keep in `ids[:count]` the tuples R may answer, the rest in `absent`; returns how many are kept."""
-        if self.plan.hashes:
-            kept = int(kernel.filter_split(codes, ids, count, self.table, self.plan.hashes, absent))
-        else:
-            kept = int(kernel.bitmap_split(codes, ids, count, self.table, self.plan.first, self.ends, absent))
+        plan = self.plan
+        kept = int(kernel.filter_split(codes, ids, count, self.table, plan.hashes, plan.first, self.ends, absent))
         self.asked += count
         self.absent += count - kept
         return kept

@@ -1,0 +1,14 @@
+"""What a count says of the frequency behind it: it may be off by its own spread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba.extending import register_jitable
+
+
+@register_jitable
+def beyond_chance(border: Any) -> Any:
+    """Counts n above this have n - sqrt(n) above the border; numbers and arrays alike, in kernels and outside."""
+    return border + 0.5 + np.sqrt(border + 0.25)
