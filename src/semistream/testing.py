@@ -324,6 +324,8 @@ class FaultyMaster(Master):
         self.has_index = master.has_index
         self.coder = master.coder
         self.version = master.version
+        self.identity = master.identity
+        self.lineage = master.lineage
         self.row_bytes = master.row_bytes
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from semistream.errors import ChecksumError, StoreError
 from semistream.master.base import aligned_buffer
 from semistream.master.build import build_pages
 from semistream.master.pages import PageMaster
+from semistream.master.sealed import read_sealed, sealed
 
 
 @pytest.fixture
@@ -81,11 +81,11 @@ def test_a_file_cut_while_open(store: Path) -> None:
             reader.read(0, 8, buffer)
 
 
-def _edit(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
+def _edit(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
     def damage(version: Path) -> None:
-        raw = json.loads((version / "manifest.json").read_text())
+        raw, _ = read_sealed(version / "manifest.json")
         change(raw)
-        (version / "manifest.json").write_text(json.dumps(raw))
+        (version / "manifest.json").write_bytes(sealed(raw)[0])
 
     return damage
 
@@ -98,12 +98,33 @@ def _cut(name: str) -> Callable[[Path], None]:
     return damage
 
 
+def _linked(name: str) -> Callable[[Path], None]:
+    """The same bytes outside the store, and a link to them."""
+
+    def damage(version: Path) -> None:
+        path = version / name if name else version
+        outside = version.parent.parent / "outside"
+        path.rename(outside)
+        path.symlink_to(outside)
+
+    return damage
+
+
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "pages cut": (_cut("pages-00000.arrow"), r"pages-00000\.arrow has .* truncated"),
     "index cut": (_cut("index-00000.arrow"), r"index-00000\.arrow has .* truncated"),
-    "manifest cut": (_cut("manifest.json"), "not readable JSON"),
-    "manifest binary": (lambda v: (v / "manifest.json").write_bytes(b"\xff\xfe"), "not readable JSON"),
-    "manifest a list": (lambda v: (v / "manifest.json").write_text("[]"), "does not describe"),
+    "manifest cut": (_cut("manifest.json"), r"manifest\.json cannot be read .*checksum"),
+    "manifest binary": (lambda v: (v / "manifest.json").write_bytes(b"\xff\xfe"), r"manifest\.json cannot be read"),
+    "manifest a list": (lambda v: (v / "manifest.json").write_bytes(sealed([])[0]), "does not describe"),
+    "manifest of an older release": (
+        lambda v: (v / "manifest.json").write_text('{"format_version": 2}'),
+        "format version 2 .* build the store again",
+    ),
+    "manifest of another version": (_edit(lambda m: m.update(version=2)), "describes version 2"),
+    "file outside": (_edit(lambda m: m["files"].update({"../CURRENT": {"bytes": 1}})), r"'\.\./CURRENT'"),
+    "file elsewhere": (_edit(lambda m: m["files"].update({"/etc/passwd": {"bytes": 1}})), "'/etc/passwd'"),
+    "file a link": (_linked("pages-00000.arrow"), "no plain file"),
+    "version a link": (_linked(""), "is not there"),
     "manifest gone": (lambda v: (v / "manifest.json").unlink(), "missing"),
     "pages gone": (lambda v: (v / "pages-00000.arrow").unlink(), "cannot be read"),
     "newer format": (_edit(lambda m: m.update(format_version=99)), "format version 99"),
@@ -114,8 +135,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "counts wrong": (_edit(lambda m: m.update(rows=10_000)), "do not fit"),
     "coder broken": (_edit(lambda m: m.update(coder={})), "key types"),
     "version gone": (lambda v: shutil.rmtree(v), "is not there"),
-    "current empty": (lambda v: (v.parent / "CURRENT").write_text(""), "is not there"),
-    "current foreign": (lambda v: (v.parent / "CURRENT").write_text("../../etc"), "is not there"),
+    "current empty": (lambda v: (v.parent / "CURRENT").write_text(""), "cannot be read"),
+    "current of an older release": (lambda v: (v.parent / "CURRENT").write_text("v000001\n"), "older release"),
+    "current foreign": (lambda v: (v.parent / "CURRENT").write_bytes(sealed({"version": "../x"})[0]), r"'\.\./x'"),
     "current binary": (lambda v: (v.parent / "CURRENT").write_bytes(b"\xff\xfe"), "cannot be read"),
     "current gone": (lambda v: (v.parent / "CURRENT").unlink(), "no file CURRENT"),
 }

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import shutil
 import time
+from dataclasses import asdict
 from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ import pytest
 from semistream.errors import ConfigError, StoreError
 from semistream.master.base import aligned_buffer
 from semistream.master.build import build_pages
-from semistream.master.format import version_name, version_of, versions_in
+from semistream.master.format import load_identity, version_name, version_of, versions_in
 from semistream.master.leases import LOCK, QUERIES, hold, pin, pinned_versions, unpin_before
 from semistream.master.open import open_master
 from semistream.master.pages import PageMaster
+from semistream.master.sealed import read_sealed, sealed
 
 # Real processes, forked from one that has imported everything and started no thread.
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -45,7 +46,7 @@ def test_a_pin_keeps_its_answer(store: Path) -> None:
     assert pin(store, "query", 7) == 1
     assert publish(store) == 2
     assert [pin(store, "query", 7), pin(str(store), "query", 8), pin(store, "other", 7)] == [1, 2, 2]
-    assert json.loads((store / QUERIES / "query" / "7.json").read_text()) == {"version": 1}
+    assert read_sealed(store / QUERIES / "query" / "7.json")[0] == asdict(load_identity(store / version_name(1)))
     assert pinned_versions(store) == {1, 2}
     assert pins(store) == ["other", "other/7.json", "query", "query/7.json", "query/8.json"]
 
@@ -115,11 +116,35 @@ def test_a_version_that_was_lost(store: Path) -> None:
     assert pin(store, "query", 4) == 2
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[]", '{"version": "x"}', "\0"])
-def test_a_pin_that_cannot_be_read(store: Path, content: str) -> None:
+def test_a_pin_does_not_take_another_store_for_its_own(store: Path) -> None:
+    """The same path, the same rows and the same number of the version, but built anew."""
+    pin(store, "query", 3)
+    kept = store / QUERIES
+    kept.rename(store.parent / "kept")
+    shutil.rmtree(store)
+    publish(store)
+    (store.parent / "kept").rename(kept)
+    with pytest.raises(StoreError, match=r"batch 3 of 'query' uses version 1 .* replaced.* start the query anew"):
+        pin(store, "query", 3)
+    assert pin(store, "query", 4) == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{}",
+        b'{"version": 1}',
+        b"\0",
+        sealed({})[0],
+        sealed([])[0],
+        sealed({"uuid": "u", "checksum": "c", "version": "x"})[0],
+    ],
+)
+def test_a_pin_that_cannot_be_read(store: Path, content: bytes) -> None:
     pin(store, "query", 3)
     file = store / QUERIES / "query" / "3.json"
-    file.write_text(content)
+    file.write_bytes(content)
     with pytest.raises(StoreError, match=r"3\.json does not name a version"):
         pin(store, "query", 3)
     publish(store)

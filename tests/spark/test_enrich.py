@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import semistream
 from semistream.errors import BudgetError, ConfigError, KeyTypeError, SchemaError, StoreError, UnknownAlgorithmError
+from semistream.master.sealed import read_sealed, sealed
 from semistream.operators.registry import OPERATORS
 from semistream.spark import enrich, enrich_star, metrics
 from semistream.spark.cleanup import remove_caches
@@ -360,8 +360,8 @@ def test_refused_before_the_query_starts(
 def test_older_format_is_refused(spark: SparkSession, relation: pa.Table, tmp_path: Path) -> None:
     semistream.build_pages(relation, tmp_path / "r", on="k")
     (manifest,) = (tmp_path / "r").glob("v*/manifest.json")
-    told = json.loads(manifest.read_text())
-    manifest.write_text(json.dumps({**told, "format_version": 0}))
+    told, _ = read_sealed(manifest)
+    manifest.write_bytes(sealed({**told, "format_version": 0})[0])
     with pytest.raises(StoreError, match="format version 0"):
         enrich(spark.range(1).withColumnRenamed("id", "k"), tmp_path / "r", on="k")
 

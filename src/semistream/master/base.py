@@ -196,6 +196,10 @@ class Master(ABC):
     has_index: bool
     coder: KeyCoder
     version: int
+    #: a name for exactly these bytes of R: what was made of them is found under it, and under nothing less
+    identity: str
+    #: a name for the master data through all its versions
+    lineage: str
     #: mean bytes of a row (all columns) once it is in memory
     row_bytes: float
 

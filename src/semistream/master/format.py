@@ -1,12 +1,17 @@
 """What a page store is on disk.
 
 store/
-  CURRENT            the name of the version in force, replaced by an atomic rename
+  CURRENT                the number of the version in force, replaced by an atomic rename
+  queries/               which version a batch of a query uses (leases.py)
   v000001/
-    manifest.json    schema, key, counts, order, sizes and checksums of the files
-    pages.arrow      an Arrow IPC file: one record batch a page
-    index.arrow      offset, length, first code, continues, checksum of every page
-    keys.bin         only for order "frequency": (code, first row, rows) sorted by code
+    manifest.json        schema, key, counts, order, sizes and checksums of the files
+    pages-00000.arrow    an Arrow IPC file: one record batch per page
+    index-00000.arrow    offset, length, first code, continues, checksum of every page
+    keys.bin             only for order "frequency": (code, first row, rows) sorted by code
+
+Every byte that is read is covered by a checksum: pages by the index, index and keys by the manifest, manifest and
+CURRENT by their last line (sealed.py). A store consists of plain files and folders; names or links that lead out of it
+are refused.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ import base64
 import json
 import os
 import re
+import stat
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,14 +28,28 @@ from typing import Any
 import pyarrow as pa
 
 from semistream.errors import StoreError
+from semistream.master.sealed import read_sealed, sealed
 
 FORMAT = "semistream-pages"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 CURRENT, MANIFEST = "CURRENT", "manifest.json"
 KEYS = "keys.bin"
 CODE = "__code"
 _REMEDY = "build the store again with build_pages"
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 DAMAGED = f"the file was damaged after it was written: {_REMEDY}"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Exactly these bytes of a store. The version alone does not tell: a store built anew begins with 1 again."""
+
+    uuid: str
+    version: int
+    checksum: str
+
+    def __str__(self) -> str:
+        return f"{self.uuid}-{self.version}-{self.checksum}"
 
 
 @dataclass
@@ -56,16 +76,27 @@ class Manifest:
     shards: list[dict[str, Any]]
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
     codec: str = "none"
+    #: of the store: made with its first version, the same in all that follow
+    uuid: str = ""
     version: int = 1
     format: str = FORMAT
     format_version: int = FORMAT_VERSION
+    #: of the manifest as it is on disk, where it is the last line
+    checksum: str = ""
 
     @property
     def logical(self) -> pa.Schema:
         return decode_schema(self.schema)
 
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.uuid, self.version, self.checksum)
+
     def save(self, folder: Path) -> None:
-        write_synced(folder / MANIFEST, json.dumps(asdict(self), indent=1).encode())
+        content = asdict(self)
+        del content["checksum"]
+        raw, self.checksum = sealed(content)
+        write_synced(folder / MANIFEST, raw)
 
 
 def encode_schema(schema: pa.Schema) -> str:
@@ -87,8 +118,9 @@ def version_name(version: int) -> str:
 
 def version_of(path: Path) -> int:
     """The number of the version in a folder of that name; 0 for other names."""
-    match = re.fullmatch(r"v(\d{6,})", path.name)
-    return int(match.group(1)) if match else 0
+    match = re.fullmatch(r"v([0-9]{6,18})", path.name)
+    number = int(match.group(1)) if match else 0
+    return number if path.name == version_name(number) else 0
 
 
 def versions_in(path: Path) -> list[int]:
@@ -96,40 +128,60 @@ def versions_in(path: Path) -> list[int]:
     return sorted(number for p in path.iterdir() if (number := version_of(p))) if path.is_dir() else []
 
 
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
 def current_folder(path: Path, version: int | None = None) -> Path:
     """The folder of the version in force, or of the one asked for."""
     if version is not None:
         folder = path / version_name(version)
-        if not folder.is_dir():
+        if not _is_folder(folder):
             raise StoreError(f"{path} has no version {version}; it keeps {versions_in(path) or 'none'}")
         return folder
-    name = _current_name(path)
-    while not version_of(Path(name)) or not (path / name).is_dir():
+    number = current_version(path)
+    while not _is_folder(path / version_name(number)):
         # A newer version may have come into force, and this one gone, since CURRENT was read.
-        before, name = name, _current_name(path)
-        if name == before:
-            raise StoreError(f"{path / CURRENT} names the version {name!r}, which is not there; {_REMEDY}")
-    return path / name
+        before, number = number, current_version(path)
+        if number == before:
+            raise StoreError(f"{path / CURRENT} names version {number}, which is not there; {_REMEDY}")
+    return path / version_name(number)
 
 
-def _current_name(path: Path) -> str:
+def current_version(path: Path) -> int:
+    """The version in force, whether it is there or not."""
+    file = path / CURRENT
     try:
-        return (path / CURRENT).read_text().strip()
+        number = read_sealed(file)[0]["version"]
+        if not isinstance(number, int) or number < 1:
+            raise ValueError(f"it names the version {number!r}")
     except FileNotFoundError:
         raise StoreError(f"{path} is no page store: it has no file {CURRENT}; {_REMEDY}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise StoreError(f"{path / CURRENT} cannot be read ({error}); {_REMEDY}") from error
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise StoreError(f"{file} cannot be read, or an older release wrote it ({error}); {_REMEDY}") from error
+    return number
 
 
-def load_manifest(folder: Path) -> Manifest:
-    """The manifest of a version, after checking that the files it describes are whole."""
+def name_current(path: Path, version: int) -> None:
+    """Write such a file; it is on disk when this returns."""
+    write_synced(path, sealed({"version": version})[0])
+
+
+def load_identity(folder: Path) -> Identity:
+    """Which version is in a folder; less work than `load_manifest`, which checks the files beside it as well."""
+    raw, checksum = _read_manifest(folder)
+    return Identity(raw["uuid"], raw["version"], checksum)
+
+
+def _read_manifest(folder: Path) -> tuple[dict[str, Any], str]:
+    """The content of a manifest of this release, and its checksum."""
     path = folder / MANIFEST
     try:
-        raw = json.loads(path.read_text())
+        raw, checksum = read_sealed(path)
     except FileNotFoundError:
         raise StoreError(f"{path} is missing; {_REMEDY}") from None
     except (OSError, ValueError) as error:
-        raise StoreError(f"{path} is not readable JSON ({error}); {_REMEDY}") from error
+        raise StoreError(f"{path} cannot be read{_other_release(path)} ({error}); {_REMEDY}") from error
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
         raise StoreError(f"{path} does not describe a page store; {_REMEDY}")
     if raw.get("format_version") != FORMAT_VERSION:
@@ -137,8 +189,25 @@ def load_manifest(folder: Path) -> Manifest:
             f"{path} has format version {raw.get('format_version')!r}; this release reads "
             f"version {FORMAT_VERSION}: {_REMEDY}"
         )
+    if not isinstance(raw.get("uuid"), str) or raw.get("version") != version_of(folder):
+        raise StoreError(f"{path} is damaged: it describes version {raw.get('version')!r} of a store; {_REMEDY}")
+    return raw, checksum
+
+
+def _other_release(path: Path) -> str:
+    """Words for a manifest that was whole before manifests had a checksum."""
     try:
-        manifest = Manifest(**raw)
+        return f": it has format version {json.loads(path.read_bytes())['format_version']}"
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+
+
+def load_manifest(folder: Path) -> Manifest:
+    """The manifest of a version, after checking that the files it describes are whole."""
+    path = folder / MANIFEST
+    raw, checksum = _read_manifest(folder)
+    try:
+        manifest = Manifest(**raw, checksum=checksum)
         # A schema that cannot be decoded is refused here, not at the first batch.
         decode_schema(manifest.schema)
         files = [(str(name), int(about["bytes"])) for name, about in manifest.files.items()]
@@ -151,13 +220,17 @@ def load_manifest(folder: Path) -> Manifest:
     if not whole or named - set(manifest.files):
         raise StoreError(f"{path} is damaged: its counts or files do not fit together; {_REMEDY}")
     for name, size in files:
+        if not _PLAIN_NAME.fullmatch(name):
+            raise StoreError(f"{path} names the file {name!r}, which would not be beside it; {_REMEDY}")
         try:
-            found = (folder / name).stat().st_size
+            found = (folder / name).lstat()
         except OSError as error:
             raise StoreError(f"{folder / name} cannot be read ({error.strerror}); {_REMEDY}") from error
-        if found != size:
+        if not stat.S_ISREG(found.st_mode):
+            raise StoreError(f"{folder / name} is no plain file (a link may lead out of the store); {_REMEDY}")
+        if found.st_size != size:
             raise StoreError(
-                f"{folder / name} has {found} bytes, {size} were written: it is truncated or foreign; {_REMEDY}"
+                f"{folder / name} has {found.st_size} bytes, {size} were written: it is truncated or foreign; {_REMEDY}"
             )
     return manifest
 

@@ -4,8 +4,9 @@ Two ways to hold a version:
 
 * a **lease**: a shared lock on the version's manifest, kept while it is open. It ends with the process, however
   that ends, so it needs no cleaning up;
-* a **pin**: a small file `queries/<owner>/<batch>.json` that names a version. It outlives processes: a streaming
-  query that is killed and replays a batch finds the version which that batch had.
+* a **pin**: a small file `queries/<owner>/<batch>.json` that names a version by its whole identity. It outlives
+  processes: a streaming query that is killed and replays a batch finds the version which that batch had, and no other
+  one under its number.
 
 Whoever makes a pin or puts a version in force holds the store's lock meanwhile, so a pin never names a version that is
 being removed. Locks are flock(2) on files, which a shared file system must support as well.
@@ -15,24 +16,27 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import quote
 
 from semistream.errors import ConfigError, StoreError
 from semistream.master.format import (
     MANIFEST,
+    Identity,
     current_folder,
+    load_identity,
     sync,
     version_name,
     version_of,
     versions_in,
     write_synced,
 )
+from semistream.master.sealed import read_sealed, sealed
 
 LOCK, QUERIES = ".lock", "queries"
 _FRESH = ".new-"
@@ -115,6 +119,11 @@ def pin(store: str | Path, owner: str, batch: int) -> int:
 
     The answer is on disk before it is given, and the same for every later call, whichever process asks.
     """
+    return pin_identity(store, owner, batch).version
+
+
+def pin_identity(store: str | Path, owner: str, batch: int) -> Identity:
+    """The same with the whole identity: what was pinned is what is there under that version."""
     path = Path(store)
     name = _pin_file(path, owner, batch)
     recorded = _recorded(name)
@@ -124,11 +133,19 @@ def pin(store: str | Path, owner: str, batch: int) -> int:
         with store_lock(path):
             recorded = _recorded(name)
             if recorded is None:
-                recorded = _record(name, version_of(current_folder(path)))
-    if not (path / version_name(recorded)).is_dir():
+                recorded = _record(name, load_identity(current_folder(path)))
+    folder = path / version_name(recorded.version)
+    remedy = "bring the version back, or start the query anew with another checkpoint"
+    if not folder.is_dir():
         raise StoreError(
-            f"batch {batch} of {owner!r} uses version {recorded} of {path}, which is gone; it keeps "
-            f"{versions_in(path) or 'none'}: bring the version back, or start the query anew with another checkpoint"
+            f"batch {batch} of {owner!r} uses version {recorded.version} of {path}, which is gone; it keeps "
+            f"{versions_in(path) or 'none'}: {remedy}"
+        )
+    found = load_identity(folder)
+    if found != recorded:
+        raise StoreError(
+            f"batch {batch} of {owner!r} uses version {recorded.version} of {path} with the identity {recorded}, but "
+            f"the store was replaced: that version has the identity {found}; {remedy}"
         )
     return recorded
 
@@ -157,11 +174,11 @@ def pinned_versions(path: Path) -> set[int] | None:
     found: set[int] = set()
     for file in (path / QUERIES).glob("*/*.json"):
         try:
-            version = _recorded(file)
+            recorded = _recorded(file)
         except StoreError:
             return None
-        if version is not None:
-            found.add(version)
+        if recorded is not None:
+            found.add(recorded.version)
     return found
 
 
@@ -226,20 +243,20 @@ def _batch_of(file: Path) -> int | None:
     return int(file.stem) if file.suffix == ".json" and file.stem.isdigit() else None
 
 
-def _recorded(file: Path) -> int | None:
+def _recorded(file: Path) -> Identity | None:
     try:
-        version = json.loads(file.read_text())["version"]
+        identity = Identity(**read_sealed(file)[0])
+        if not isinstance(identity.version, int):
+            raise ValueError(f"its version is {identity.version!r}")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise StoreError(f"{file} does not name a version ({error}): remove the file if its query is gone") from error
-    if not isinstance(version, int):
-        raise StoreError(f"{file} does not name a version ({version!r}): remove the file if its query is gone")
-    return version
+    return identity
 
 
-def _record(file: Path, version: int) -> int:
-    """Write a pin, whole and on disk, unless there is one; the store's lock is held. Returns the version it names."""
+def _record(file: Path, identity: Identity) -> Identity:
+    """Write a pin, whole and on disk, unless there is one; the store's lock is held. Returns what it names."""
     for _ in range(_RETRIES):
         new = not file.parent.is_dir()
         fresh = file.parent / f"{_FRESH}{secrets.token_hex(8)}"
@@ -248,7 +265,7 @@ def _record(file: Path, version: int) -> int:
             # Only the holder of the lock writes here: others were left behind by processes that were killed.
             for stale in file.parent.glob(f"{_FRESH}*"):
                 stale.unlink(missing_ok=True)
-            write_synced(fresh, json.dumps({"version": version}).encode())
+            write_synced(fresh, sealed(asdict(identity))[0])
             try:
                 # Unlike a rename, a link never replaces what another process wrote first.
                 os.link(fresh, file)
@@ -257,7 +274,7 @@ def _record(file: Path, version: int) -> int:
             sync(file.parent)
             if new:
                 sync(file.parent.parent)
-            return version
+            return identity
         except FileNotFoundError:
             # `unpin_before` removed the owner's folder meanwhile.
             continue

@@ -6,6 +6,7 @@ own buffers.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 
 import numpy as np
@@ -60,6 +61,8 @@ class MemoryMaster(Master):
         self.order = "key"
         self.has_index = True
         self.version = 0
+        # Tables have no name, and comparing their rows would cost more than it saves.
+        self.identity = self.lineage = f"table-{uuid.uuid4().hex}"
         self.coder = KeyCoder([self.schema.field(name).type for name in self.on], mask=code_mask)
         columns = dict(zip(table.column_names, (_one_array(c) for c in table.columns), strict=True))
         codes, valid = self.coder.codes([columns[name] for name in self.on])

@@ -103,6 +103,8 @@ class PageMaster(Master):
         self.has_index = True
         self.coder = KeyCoder.from_json(manifest.coder)
         self.version = manifest.version
+        self.identity = str(manifest.identity)
+        self.lineage = manifest.uuid
         self.row_bytes = manifest.row_bytes
         self.null_key_rows = manifest.null_key_rows
 

@@ -7,6 +7,8 @@ keeps going where the last read ended; only a jump (a restart, or the end of a c
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,6 +33,7 @@ from semistream.master.base import (
     check_page_rows,
     require_columns,
 )
+from semistream.master.sealed import digest
 
 DEFAULT_PARQUET_PAGE_ROWS = 4096
 _SAMPLE_ROWS = 4096
@@ -40,16 +43,40 @@ _DECODER_BYTES = 2 << 20
 
 
 @dataclass(frozen=True)
+class _State:
+    """What changes when a file is written again."""
+
+    path: str
+    size: int
+    changed_ns: int | None
+
+    @classmethod
+    def of(cls, fragment: Any) -> _State:
+        info = fragment.filesystem.get_file_info(fragment.path)
+        return cls(fragment.path, info.size or 0, info.mtime_ns)
+
+
+@dataclass(frozen=True)
 class _File:
     """A Parquet file: how to open it, its rows by row group, and the columns its path stands for."""
 
     fragment: Any
     group_ends: Int64s
     constants: dict[str, Any]
+    state: _State
 
     @property
     def n_rows(self) -> int:
         return int(self.group_ends[-1]) if len(self.group_ends) else 0
+
+    def require_unchanged(self) -> None:
+        """Refuse a file that was written again since it was found: its rows would be mixed with others."""
+        try:
+            found = _State.of(self.fragment)
+        except (pa.ArrowException, OSError) as error:
+            raise StoreError(f"{self.state.path} cannot be read: {error}") from error
+        if found != self.state:
+            raise StoreError(f"{self.state.path} was changed while it was in use: open the master data again")
 
     def open(self) -> pq.ParquetFile:
         if isinstance(self.fragment.filesystem, pafs.LocalFileSystem):
@@ -57,10 +84,19 @@ class _File:
         return pq.ParquetFile(self.fragment.open(), buffer_size=1 << 16, pre_buffer=False)
 
 
+def _footer_digest(fragment: Any, size: int) -> str:
+    """Of the bytes that say where everything else is: length, magic, and the metadata before them."""
+    with fragment.filesystem.open_input_file(fragment.path) as file:
+        end: bytes = file.read_at(min(8, size), max(size - 8, 0))
+        length = min(int.from_bytes(end[:4], "little"), max(size - 8, 0))
+        return digest(file.read_at(length + len(end), size - length - len(end)))
+
+
 class ParquetFiles:
     """The rows of one or more Parquet files in a fixed order, from any row on."""
 
     def __init__(self, source: str | Path | ds.Dataset) -> None:
+        self._source = source
         self.schema, self._files, self.decoder_bytes = _discover(source)
         self.ends = np.cumsum([file.n_rows for file in self._files], dtype=np.int64)
         self.n_rows = int(self.ends[-1]) if len(self.ends) else 0
@@ -84,6 +120,26 @@ class ParquetFiles:
                     skip = 0
             except (pa.ArrowException, OSError) as error:
                 raise StoreError(f"{file.fragment.path} cannot be read: {error}") from error
+
+    @cached_property
+    def identity(self) -> str:
+        """A name for the files as they were found: paths, sizes, times of the last change, footers."""
+        told = []
+        for file in self._files:
+            state = file.state
+            try:
+                told.append([state.path, state.size, state.changed_ns, _footer_digest(file.fragment, state.size)])
+            except (pa.ArrowException, OSError) as error:
+                raise StoreError(f"{state.path} cannot be read: {error}") from error
+            file.require_unchanged()
+        return f"parquet-{digest(json.dumps(told).encode())}"
+
+    @property
+    def lineage(self) -> str:
+        """A name for the place the files came from."""
+        given = self._source
+        paths = [f.state.path for f in self._files] if isinstance(given, ds.Dataset) else [os.path.abspath(given)]
+        return f"parquet-{digest(json.dumps(paths).encode())}"
 
     def range_of(self, column: str) -> tuple[int, int] | None:
         """Least and largest value of a column of integers, if every row group's statistics say so."""
@@ -115,6 +171,7 @@ def _discover(source: str | Path | ds.Dataset) -> tuple[pa.Schema, list[_File], 
         if not isinstance(fragment, ds.ParquetFileFragment):
             raise StoreError("only datasets of Parquet files can be scanned in place: use build_pages")
         try:
+            state = _State.of(fragment)
             metadata = fragment.metadata
             groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
         except (pa.ArrowException, OSError) as error:
@@ -125,7 +182,7 @@ def _discover(source: str | Path | ds.Dataset) -> tuple[pa.Schema, list[_File], 
             size = min(int(largest.total_uncompressed_size), _DECODER_BYTES)
             decoder[name] = max(decoder.get(name, 0), size)
         ends = np.cumsum([group.num_rows for group in groups], dtype=np.int64)
-        files.append(_File(fragment, ends, ds.get_partition_keys(fragment.partition_expression)))
+        files.append(_File(fragment, ends, ds.get_partition_keys(fragment.partition_expression), state))
     if not files and not dataset.schema.names:
         raise StoreError(f"{source} holds no Parquet file")
     return dataset.schema, files, decoder
@@ -138,8 +195,10 @@ def _file_batches(
         stored = set(opened.schema_arrow.names) - set(file.constants)
         own = [name for name in schema.names if name in stored]
         groups = list(range(group, opened.num_row_groups))
+        file.require_unchanged()
         for batch in opened.iter_batches(batch_rows, row_groups=groups, columns=own, use_threads=threads):
             yield _conform(batch, schema, file.constants)
+        file.require_unchanged()
 
 
 def _conform(batch: pa.RecordBatch, schema: pa.Schema, constants: dict[str, Any]) -> pa.RecordBatch:
@@ -184,6 +243,8 @@ class ParquetMaster(Master):
         self.order = "none"
         self.has_index = False
         self.version = 0
+        self.identity = self.files.identity
+        self.lineage = self.files.lineage
         key_types = [self.schema.field(name).type for name in self.on]
         self.coder = KeyCoder(key_types, mask=code_mask, names=self.on)
         self.row_bytes = sum(self.column_bytes.values()) + 8

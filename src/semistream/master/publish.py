@@ -10,12 +10,23 @@ import fcntl
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from semistream.errors import StoreError
-from semistream.master.format import CURRENT, Manifest, sync, version_name, version_of, versions_in, write_synced
+from semistream.master.format import (
+    CURRENT,
+    Manifest,
+    current_version,
+    load_identity,
+    name_current,
+    sync,
+    version_name,
+    version_of,
+    versions_in,
+)
 from semistream.master.leases import LOCK, drop_orphans, drop_unused, store_lock
 
 _SCRATCH = ".build-"
@@ -88,17 +99,39 @@ def publish(path: Path, scratch: Path, written: Path, manifest: Manifest, keep: 
     with store_lock(path):
         drop_orphans(path, scratch)
         manifest.version = max(versions_in(path), default=0) + 1
+        manifest.uuid = _uuid_of(path)
         manifest.save(written)
         sync(written)
         folder = path / version_name(manifest.version)
-        os.rename(written, folder)
         try:
+            os.rename(written, folder)
             sync(path)
             fresh = scratch / CURRENT
-            write_synced(fresh, f"{folder.name}\n".encode())
+            name_current(fresh, manifest.version)
             os.replace(fresh, path / CURRENT)
         except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
+            # An interrupt may come after the replacement as well, and then the version is in force.
+            if not _may_be_in_force(path, manifest.version):
+                shutil.rmtree(folder, ignore_errors=True)
             raise
         sync(path)
         drop_unused(path, keep, scratch)
+
+
+def _uuid_of(path: Path) -> str:
+    """The store's own, or a new one where no version tells it."""
+    for number in reversed(versions_in(path)):
+        try:
+            return load_identity(path / version_name(number)).uuid
+        except StoreError:
+            continue
+    return uuid.uuid4().hex
+
+
+def _may_be_in_force(path: Path, version: int) -> bool:
+    if not (path / CURRENT).exists():
+        return False
+    try:
+        return current_version(path) == version
+    except StoreError:
+        return True
