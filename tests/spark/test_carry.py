@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +16,13 @@ import pytest
 
 import semistream
 from semistream.errors import ConfigError, SemiStreamError, StoreError
+from semistream.master.open import open_master
 from semistream.operators.registry import OPERATORS
-from semistream.operators.snapshot import Snapshot
-from semistream.spark import worker
-from semistream.spark.carry import Carrying, steps_due, trim, without
+from semistream.spark.carry import Carrying, CarryPlan, of_shard, steps_due, trim, without
 from semistream.spark.metrics import TaskMetrics
 from semistream.spark.plan import Dimension
-from semistream.spark.records import Record, Records
-from semistream.spark.worker import TaskInfo
+from semistream.spark.records import Records, all_records, records_folder
+from semistream.spark.worker import WORKSHOP, TaskInfo
 from semistream.testing import as_multiset, assert_same_rows, reference_join
 from semistream.workloads.relation import master_batches, stream_batches
 
@@ -30,14 +34,8 @@ N_KEYS = 20_000
 def _own_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every test is an executor of its own, without joins from another one."""
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "executor"))
-    monkeypatch.setattr(worker, "_JOINS", {})
     yield
-    _lose_joins()
-
-
-def _lose_joins() -> None:
-    """As if the worker process had died."""
-    worker.detach(list(worker._JOINS.values()))
+    WORKSHOP.clear()
 
 
 @pytest.fixture
@@ -58,27 +56,64 @@ def _batches(count: int, rows: int = 400) -> list[pa.Table]:
 
 
 def _dimension(master: Path, algorithm: str, how: str, memory: int = 1_200_000) -> Dimension:
-    return Dimension("r", str(master), (("k", "k"),), how, None, algorithm, "_right", (), memory, 2, True)
+    with closing(open_master(master, "k")) as opened:
+        columns = opened.schema.serialize().to_pybytes()
+        lineage = opened.lineage
+    stream = _batches(1)[0].schema.serialize().to_pybytes()
+    select = ("m01", "m02", "m03", "m04", "m05")
+    return Dimension(
+        name="r",
+        master=str(master),
+        on=(("k", "k"),),
+        how=how,
+        select=select,
+        algorithm=algorithm,
+        suffix="_right",
+        options=(),
+        memory=memory,
+        tasks=2,
+        versioned=True,
+        lineage=lineage,
+        stream=stream,
+        columns=columns,
+    )
 
 
 class Query:
     """One shard of a streaming query, batch after batch, in this process."""
 
-    def __init__(self, dimension: Dimension, folder: Path, max_delay: float) -> None:
-        self.dimension = dimension
+    def __init__(
+        self,
+        dimension: Dimension,
+        checkpoint: Path,
+        max_delay: float,
+        query: str = "q",
+        run: str = "1",
+        call: str = "a",
+    ) -> None:
+        checkpoint.mkdir(exist_ok=True)
+        if not (checkpoint / "metadata").exists():
+            (checkpoint / "metadata").write_text(json.dumps({"id": query}))
+        folder = records_folder(checkpoint, dimension.name)
         self.records = Records(folder)
-        self.max_delay = max_delay
+        self.records.bind(dimension.name, dimension.master, dimension.meaning, 1, 1)
+        self.plan = CarryPlan(dimension, str(folder), max_delay, call)
+        self.query, self.run = query, run
+
+    def begin(self, batch: int) -> Carrying:
+        return Carrying(self.plan, TaskInfo(self.query, batch, 0, self.run), 0)
 
     def attempt(self, batch: int, rows: pa.Table) -> list[pa.RecordBatch]:
-        carrying = Carrying(self.dimension, self.records, self.max_delay, TaskInfo("q", batch, 0))
-        record = self.records.of(batch, 0)
-        told = TaskMetrics.begin(self.dimension, carrying.task)
-        source = iter(rows.to_batches(max_chunksize=150))
-        return list(carrying.replay(record, source, told) if record else carrying.advance(source, told))
+        carrying = self.begin(batch)
+        told = TaskMetrics.begin(self.plan.dimension, carrying.task)
+        return list(carrying.run(iter(rows.to_batches(max_chunksize=150)), told))
 
     def finish(self, batch: int, schema: pa.Schema) -> list[pa.RecordBatch]:
         self.records.set_finishing(True)
         return self.attempt(batch, schema.empty_table())
+
+    def files(self) -> list[Path]:
+        return sorted(self.records.folder.glob("*.record"))
 
 
 def _shuffled(table: pa.Table, seed: int) -> pa.Table:
@@ -103,7 +138,7 @@ def test_replay_gives_the_rows_of_the_first_attempt(algorithm: str, how: str, ma
         first = query.attempt(number, rows)
         for again in range(2):
             if again:
-                _lose_joins()
+                WORKSHOP.clear()
             assert _rows(query.attempt(number, _shuffled(rows, number))) == _rows(first)
         output += first
         carried += query.records.waiting()
@@ -124,7 +159,7 @@ def test_lost_join_is_restored(algorithm: str, master: Path, tmp_path: Path) -> 
     for number, rows in enumerate(batches):
         output += query.attempt(number, rows)
         if number % 3:
-            _lose_joins()
+            WORKSHOP.clear()
     output += query.finish(len(batches), batches[0].schema)
     expected = reference_join(pa.concat_tables(batches), _master(1), "k", "left")
     assert_same_rows(pa.Table.from_batches(output), expected)
@@ -158,46 +193,219 @@ def test_records_of_finished_batches_are_removed(master: Path, tmp_path: Path) -
     query = Query(_dimension(master, "meshjoin", "inner"), tmp_path / "state", max_delay=60.0)
     for number, rows in enumerate(_batches(6)):
         query.attempt(number, rows)
-    assert sorted(path.name for path in (tmp_path / "state").glob("s*")) == [
-        "s00000-b000000000004.arrow",
-        "s00000-b000000000005.arrow",
-    ]
+    assert [path.name for path in query.files()] == ["s00000-b000000000004-0.record", "s00000-b000000000005-0.record"]
 
 
 def test_first_record_wins(master: Path, tmp_path: Path) -> None:
     """Of two attempts at once, the second to publish fails: its rows must not reach the sink."""
     query = Query(_dimension(master, "meshjoin", "inner"), tmp_path / "state", max_delay=60.0)
     (rows,) = _batches(1)
-    slow = Carrying(query.dimension, query.records, 60.0, TaskInfo("q", 0, 0))
-    told = TaskMetrics.begin(query.dimension, slow.task)
-    running = slow.advance(iter(rows.to_batches()), told)
-    other = Query(_dimension(master, "meshjoin", "inner"), tmp_path / "state", max_delay=60.0)
-    worker_joins = dict(worker._JOINS)
-    worker._JOINS.clear()
-    first = _rows(other.attempt(0, rows))
-    worker._JOINS.update(worker_joins)
+    slow = query.begin(0)
+    running = slow.run(iter(rows.to_batches()), TaskMetrics.begin(query.plan.dimension, slow.task))
+    first = _rows(query.attempt(0, rows))
     with pytest.raises(SemiStreamError, match="another attempt at batch 0"):
         list(running)
     assert _rows(query.attempt(0, rows)) == first
 
 
-def test_damaged_record_is_refused(master: Path, tmp_path: Path) -> None:
-    query = Query(_dimension(master, "meshjoin", "inner"), tmp_path / "state", max_delay=60.0)
+def _waiting(master: Path, tmp_path: Path, batches: int = 2) -> Query:
+    """A query with tuples that wait after some batches."""
+    query = Query(_dimension(master, "meshjoin", "left"), tmp_path / "state", max_delay=60.0)
+    for number, rows in enumerate(_batches(batches)):
+        query.attempt(number, rows)
+    assert query.records.waiting() > 0
+    return query
+
+
+def test_every_flipped_byte_of_a_small_record_is_noticed(master: Path, tmp_path: Path) -> None:
+    query = Query(_dimension(master, "meshjoin", "left"), tmp_path / "state", max_delay=60.0)
+    query.attempt(0, _batches(1, rows=8)[0])
+    files = [*query.files(), query.records.folder / "binding", query.records.folder / "s00000.head"]
+    assert len(files) == 3
+    for path in files:
+        whole = path.read_bytes()
+        for at in range(len(whole)):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
+            with pytest.raises(SemiStreamError):
+                query.begin(1)
+        for length in range(0, len(whole), 7):
+            path.write_bytes(whole[:length])
+            with pytest.raises(SemiStreamError):
+                query.begin(1)
+        path.write_bytes(whole)
+    query.begin(1)
+
+
+def test_every_file_is_needed(master: Path, tmp_path: Path) -> None:
+    """The newest record, its head and the binding to go on; the record before it for a replay."""
+    query = _waiting(master, tmp_path)
+    older, newest = query.files()
+    for path in (newest, query.records.folder / "binding", query.records.folder / "s00000.head"):
+        whole = path.read_bytes()
+        path.unlink()
+        with pytest.raises(StoreError, match=r"missing|cannot be read"):
+            query.begin(2)
+        path.write_bytes(whole)
+    older.unlink()
+    query.begin(2)
+    with pytest.raises(StoreError, match=r"the record before .* is missing"):
+        query.begin(1)
+
+
+def test_an_older_record_is_not_taken_for_the_newest(master: Path, tmp_path: Path) -> None:
+    query = _waiting(master, tmp_path)
+    older, newest = query.files()
+    newest.write_bytes(older.read_bytes())
+    with pytest.raises(StoreError, match=r"is missing|is not the record"):
+        query.begin(2)
+
+
+def test_checkpoint_put_back_without_its_records_is_refused(master: Path, tmp_path: Path) -> None:
+    query = _waiting(master, tmp_path, batches=4)
+    with pytest.raises(StoreError, match="batch 1 of the query is attempted"):
+        query.begin(1)
+
+
+def test_head_that_was_not_written_any_more_is_mended(master: Path, tmp_path: Path) -> None:
+    """The process was killed between the record and its head: the batch is attempted again, and gives the same."""
+    query = Query(_dimension(master, "meshjoin", "left"), tmp_path / "state", max_delay=60.0)
     first, second = _batches(2)
     query.attempt(0, first)
-    (record,) = (tmp_path / "state").glob("s*")
-    record.write_bytes(record.read_bytes()[:100])
-    with pytest.raises(StoreError, match="holds waiting tuples and cannot be read"):
-        query.attempt(1, second)
+    head = (query.records.folder / "s00000.head").read_bytes()
+    rows = _rows(query.attempt(1, second))
+    waiting = query.records.waiting()
+    (query.records.folder / "s00000.head").write_bytes(head)
+    assert _rows(query.attempt(1, second)) == rows
+    assert query.records.waiting() == waiting > 0
 
 
-def test_number_of_shards_is_fixed_by_the_checkpoint(tmp_path: Path) -> None:
-    records = Records(tmp_path)
-    assert records.fix_shards(None, 4) == 4
-    assert records.fix_shards(None, 8) == 4
-    assert records.fix_shards(4, 8) == 4
+def test_another_query_is_refused(master: Path, tmp_path: Path) -> None:
+    query = _waiting(master, tmp_path)
+    other = Query(query.plan.dimension, tmp_path / "state", 60.0, query="p")
+    with pytest.raises(ConfigError, match="belongs to the query q, this is p"):
+        other.begin(2)
+    (tmp_path / "state" / "metadata").write_text(json.dumps({"id": "p"}))
+    with pytest.raises(StoreError, match="belongs to the query q, this is p"):
+        other.begin(2)
+    (tmp_path / "state" / "metadata").unlink()
+    with pytest.raises(ConfigError, match="is not the checkpoint of the query"):
+        other.begin(2)
+
+
+def test_two_enrichments_of_one_query_need_two_names(master: Path, tmp_path: Path) -> None:
+    """The same enrichment twice in a query, on the same records: seen in the first batch, whoever comes first."""
+    first = Query(_dimension(master, "meshjoin", "left"), tmp_path / "state", 60.0, call="a")
+    second = Query(_dimension(master, "meshjoin", "left"), tmp_path / "state", 60.0, call="b")
+    first.attempt(0, _batches(1)[0])
+    with pytest.raises(SemiStreamError, match="give each a name= of its own"):
+        second.begin(0)
+    assert second.query == first.query
+    Query(_dimension(master, "meshjoin", "left"), tmp_path / "state", 60.0, run="2", call="b").begin(1)
+
+
+def test_another_enrichment_under_the_same_name_is_refused_by_its_tasks(master: Path, tmp_path: Path) -> None:
+    first = Query(_dimension(master, "meshjoin", "left"), tmp_path / "state", 60.0)
+    Query(_dimension(master, "meshjoin", "inner"), tmp_path / "state", 60.0)
+    with pytest.raises(SemiStreamError, match="how was 'inner', now it is 'left'"):
+        first.begin(0)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"how": "inner"}, "how was 'left', now it is 'inner'"),
+        ({"on": (("seq", "k"),)}, "on was"),
+        ({"select": ("m01",)}, "select was"),
+        ({"algorithm": "ssbj"}, "algorithm was 'meshjoin', now it is 'ssbj'"),
+        ({"options": (("direct", True),)}, "options was {}, now it is {'direct': True}"),
+        ({"suffix": "_r"}, "suffix was '_right', now it is '_r'"),
+        ({"lineage": "another"}, "master data was"),
+    ],
+)
+def test_changed_enrichment_is_refused_while_tuples_wait(
+    change: dict[str, object], told: str, master: Path, tmp_path: Path
+) -> None:
+    query = _waiting(master, tmp_path)
+    changed = replace(query.plan.dimension, **change)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        Query(changed, tmp_path / "state", 60.0)
+    query.finish(2, _batches(1)[0].schema)
+    for folder in ("offsets", "commits"):
+        (tmp_path / "state" / folder).mkdir()
+    (tmp_path / "state" / "offsets" / "2").touch()
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        Query(changed, tmp_path / "state", 60.0)
+    (tmp_path / "state" / "commits" / "2").touch()
+    assert Query(changed, tmp_path / "state", 60.0).begin(3).carried is None
+
+
+def test_new_name_for_a_checkpoint_with_batches_is_refused(master: Path, tmp_path: Path) -> None:
+    query = _waiting(master, tmp_path)
+    (tmp_path / "state" / "offsets").mkdir()
+    (tmp_path / "state" / "offsets" / "0").touch()
+    with pytest.raises(ConfigError, match="it was begun with 'r'"):
+        Query(replace(query.plan.dimension, name="other"), tmp_path / "state", 60.0)
+    assert [records.binding().name for records in all_records(tmp_path / "state")] == ["r"]
+
+
+def test_number_of_shards_is_fixed_by_the_checkpoint(master: Path, tmp_path: Path) -> None:
+    dimension = _dimension(master, "meshjoin", "left")
+    records = Records(records_folder(tmp_path, "r"))
+    for wanted, default in ((None, 4), (None, 8), (4, 8)):
+        assert records.bind("r", dimension.master, dimension.meaning, wanted, default).shards == 4
     with pytest.raises(ConfigError, match="shards=5, but this checkpoint divides the stream into 4"):
-        records.fix_shards(5, 8)
+        records.bind("r", dimension.master, dimension.meaning, 5, 8)
+
+
+def test_changed_input_of_a_replay_is_refused_before_a_row_is_given(master: Path, tmp_path: Path) -> None:
+    query = Query(_dimension(master, "meshjoin", "left"), tmp_path / "state", max_delay=60.0)
+    (rows,) = _batches(1)
+    query.attempt(0, rows)
+    assert query.records.waiting() > 0
+    other = rows.set_column(
+        rows.schema.get_field_index("seq"), rows.schema.field("seq"), pa.array(range(rows.num_rows, 0, -1))
+    )
+    more = pa.concat_tables([rows, rows.slice(0, 1)])
+    for changed in (other, rows.slice(1), more):
+        carrying = query.begin(0)
+        running = carrying.run(iter(changed.to_batches()), TaskMetrics.begin(query.plan.dimension, carrying.task))
+        with pytest.raises(StoreError, match="the input of batch 0 is not what it was"):
+            next(running)
+
+
+def test_shard_travels_with_the_rows() -> None:
+    schema = pa.schema([pa.field("a.b", pa.int64(), nullable=False)])
+    rows = [pa.record_batch({"c0": pa.array([1, None, 2]), "shard": pa.array([3, -4, 3], pa.int32())})]
+    shard, tuples = of_shard(schema, iter([rows[0].slice(0, 0), *rows]))
+    assert shard == 3
+    assert pa.Table.from_batches(tuples, schema=schema).to_pydict() == {"a.b": [1, 2]}
+    ticks = [pa.record_batch({"c0": pa.array([None], pa.int64()), "shard": pa.array([-4], pa.int32())})]
+    shard, tuples = of_shard(schema, iter(ticks))
+    assert (shard, list(tuples)) == (3, [])
+    assert of_shard(schema, iter([]))[0] is None
+    mixed = pa.record_batch({"c0": pa.array([1, 2]), "shard": pa.array([3, 2], pa.int32())})
+    with pytest.raises(StoreError, match="rows of several shards"):
+        list(of_shard(schema, iter([mixed]))[1])
+
+
+def test_master_data_replaced_under_waiting_tuples_is_refused(master: Path, tmp_path: Path) -> None:
+    query = _waiting(master, tmp_path)
+    WORKSHOP.clear()
+    shutil.rmtree(master)
+    semistream.build_pages(_master(2), master, on="k", page_rows=32)
+    with pytest.raises(StoreError, match=r"has been replaced"):
+        query.attempt(2, _batches(3)[2])
+
+
+def test_versions_that_records_need_are_kept(master: Path, tmp_path: Path) -> None:
+    """A shard may sit out batches: what waits in it still needs its version."""
+    query = _waiting(master, tmp_path)
+    for seed in (2, 3, 4):
+        semistream.build_pages(_master(seed), master, on="k", page_rows=32, overwrite=True, keep_versions=0)
+    WORKSHOP.clear()
+    output = query.attempt(9, _batches(1)[0].schema.empty_table())
+    assert output
+    assert query.records.waiting() == 0
 
 
 def test_steps_are_spread_over_the_delay(master: Path) -> None:
@@ -229,16 +437,3 @@ def test_without_counts_copies() -> None:
     assert left.num_rows == 3
     assert left["k"].to_pylist() == [2, 2, 1]
     assert without(table, table).num_rows == 0
-
-
-def test_record_survives_the_file(tmp_path: Path) -> None:
-    records = Records(tmp_path / "state")
-    tuples = pa.table({"k": [1], "__matched": [True]})
-    record = Record(3, 1, 2, 1000, 5.0, [[1, 4.0]], Snapshot({"k": 7}, tuples))
-    records.publish(record)
-    found = records.of(3, 1)
-    assert found is not None
-    assert (found.version, found.arrivals, found.snapshot.state) == (2, [[1, 4.0]], {"k": 7})
-    assert found.snapshot.tuples == tuples
-    assert records.before(9, 1) is not None
-    assert records.before(3, 1) is None

@@ -15,18 +15,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from dataclasses import dataclass, replace
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
 
 from semistream.errors import BudgetError, StoreError
+from semistream.operators.registry import OPERATORS
 from semistream.planner.plan import Plan, make_plan
 from semistream.planner.stream import StreamSample
+from semistream.sealed import put_file, seal, unseal
 from semistream.spark.plan import Dimension
-from semistream.spark.records import write_once
+from semistream.spark.records import remember
 from semistream.spec import JoinSpec
 
 #: points of hit rate that a plan may be off, and what another operator must promise
@@ -52,7 +54,7 @@ class Planner:
     def __init__(self, dimension: Dimension, folder: Path) -> None:
         self.dimension = dimension
         self._folder = folder
-        self._stem = f"plan-{dimension.signature}-"
+        self._stem = f"plan-{dimension.identity[:16]}-"
         self._asked = 0
         #: the operator that this process used last
         self.used: Dimension | None = None
@@ -109,20 +111,27 @@ class Planner:
         return workable(dimension, plan)
 
     def _newest(self) -> Chosen | None:
-        numbers = [int(path.stem.rpartition("-")[2]) for path in self._folder.glob(f"{self._stem}*.json")]
-        if not numbers:
-            return None
-        path = self._folder / f"{self._stem}{max(numbers):06d}.json"
-        try:
-            return Chosen(**json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
-            raise StoreError(f"{path} is not a plan of this executor ({error}): remove it") from error
+        """The newest plan that can be read: like the caches beside it a plan is soft."""
+        found = {}
+        for path in self._folder.glob(f"{self._stem}*"):
+            tail = path.name.removeprefix(self._stem)
+            if tail.isdigit():
+                found[int(tail)] = path
+        for number in sorted(found, reverse=True):
+            with suppress(OSError, ValueError, TypeError, StoreError):
+                chosen = Chosen(**json.loads(unseal("plan", found[number].read_bytes(), found[number])))
+                if chosen.algorithm in OPERATORS:
+                    return replace(chosen, number=number)
+        return None
 
     def _publish(self, number: int, plan: Plan) -> Chosen:
         best = plan.choice
         found = best.prediction
         mine = Chosen(number, best.algorithm, found.hit_rate, found.symbols.get("h_R", 0.0), best.rate_per_s)
-        write_once(self._folder / f"{self._stem}{number:06d}.json", mine.__dict__)
+        with suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            content = seal("plan", json.dumps(asdict(mine)).encode())
+            put_file(self._folder / f"{self._stem}{number:06d}", content, replace=False)
         newest = self._newest()
         return mine if newest is None else newest
 
@@ -148,7 +157,7 @@ def planned_with_delay(dimension: Dimension, schema: pa.Schema, max_delay_s: flo
 
     What a checkpoint was begun with it goes on with.
     """
-    path = folder / "plan.json"
+    path = folder / "plan"
     if not path.exists():
         with closing(dimension.open_master(dimension.version)) as master:
             plan = make_plan(
@@ -161,12 +170,11 @@ def planned_with_delay(dimension: Dimension, schema: pa.Schema, max_delay_s: flo
                 sizes=False,
             )
         best = plan.choice
-        write_once(path, {"algorithm": best.algorithm if best.carried else None})
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))["algorithm"]
-    except (ValueError, KeyError) as error:
-        raise StoreError(f"{path} is not a plan ({error}): restore the checkpoint from a backup") from error
-    return None if found is None else str(found)
+        found = remember(path, "plan", {"algorithm": best.algorithm if best.carried else None})
+    else:
+        found = remember(path, "plan", {})
+    algorithm = found.get("algorithm")
+    return None if algorithm is None else str(algorithm)
 
 
 def workable(dimension: Dimension, plan: Plan) -> Plan:

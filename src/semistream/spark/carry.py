@@ -1,6 +1,6 @@
 """Carrying waiting tuples from one micro-batch to the next, so that many batches share one pass over R.
 
-    batch b, shard s:  record of b-1 -> restore -> push the input -> some steps of the main loop -> record of b
+    batch b, shard s:  last record -> restore -> push the input -> some steps of the main loop -> record of b
 
 What a scan operator holds back is correctness state, so after its part of batch b a shard publishes one record before
 the task succeeds (`records.py`). How many steps a batch makes depends on the clock, and what it answers at once on a
@@ -8,8 +8,11 @@ cache, so a second attempt at a batch does not decide anew: it finds the record 
 one gave.
 
     new tuples that are not in the record     finished in b: all their matches
-    tuples of the record of b-1               their matches in the steps between the two records
+    tuples of the record before               their matches in the steps between the two records
     new tuples that are in the record         their matches in the steps from their arrival to the record
+
+The number of the shard travels with the rows, in a last column: a tuple has its shard, a tick -1 less its shard. So it
+does not matter which task they meet, and a task that gets no row has nothing to do.
 """
 
 from __future__ import annotations
@@ -18,133 +21,267 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from semistream.columns.nested import encode_nested
+from semistream.errors import SemiStreamError, StoreError
+from semistream.master.base import Master
+from semistream.master.leases import pin, unpin_before
 from semistream.operators.scan import ScanJoin
 from semistream.operators.snapshot import FLAG_COLUMN
 from semistream.spark.metrics import TaskMetrics
 from semistream.spark.plan import Dimension
-from semistream.spark.records import Record, Records
-from semistream.spark.worker import OpenJoin, TaskInfo, attach, detach, version_of
+from semistream.spark.records import Kept, Record, Records
+from semistream.spark.worker import WORKSHOP, OpenJoin, TaskInfo, as_described
 
 Batches = Iterator[pa.RecordBatch]
 #: the part of `max_delay` that is taken for the time between two batches until it was measured
 _FIRST_INTERVAL = 0.1
 
 
-def run_carrying(
-    dimension: Dimension, folder: str, max_delay: float, batches: Batches
-) -> Iterator[pa.RecordBatch | TaskMetrics]:
+@dataclass(frozen=True)
+class CarryPlan:
+    """What a carrying task is told: the enrichment, where its records are, how long tuples may wait.
+
+    `call` is the call of `enrich` that made it, so that two which share records by mistake are told apart.
+    """
+
+    dimension: Dimension
+    folder: str
+    max_delay: float
+    call: str
+
+
+def run_carrying(plan: CarryPlan, batches: Batches) -> Iterator[pa.RecordBatch | TaskMetrics]:
     """Join a shard's part of a micro-batch; tuples may wait for a later one. The last item is the task's account."""
-    carrying = Carrying(dimension, Records(Path(folder)), max_delay, TaskInfo.current())
-    record = carrying.records.of(carrying.batch, carrying.shard)
-    told = TaskMetrics.begin(dimension, carrying.task)
-    source = told.timed("input", batches)
-    yield from told.timed(
-        "join", carrying.advance(source, told) if record is None else carrying.replay(record, source, told)
-    )
-    told.seconds["join"] -= told.seconds["input"]
+    task = TaskInfo.current()
+    told = TaskMetrics.begin(plan.dimension, task)
+    shard, stream = of_shard(plan.dimension.stream_schema, told.timed("input", batches))
+    if shard is not None:
+        carrying = Carrying(plan, task, shard)
+        yield from told.timed("join", carrying.run(stream, told))
+        told.seconds["join"] -= told.seconds["input"]
     yield told
+
+
+def of_shard(schema: pa.Schema, batches: Batches) -> tuple[int | None, Batches]:
+    """The shard that a task's rows belong to, None if there are none; and the tuples among them."""
+    for batch in batches:
+        if batch.num_rows:
+            shard = _shards(batch)[0]
+            return int(shard), _tuples(schema, int(shard), batch, batches)
+    return None, iter(())
+
+
+def _shards(batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
+    told: npt.NDArray[np.int32] = batch.column(batch.num_columns - 1).to_numpy()
+    return np.where(told < 0, -1 - told, told).astype(np.int32)
+
+
+def _tuples(schema: pa.Schema, shard: int, first: pa.RecordBatch, batches: Batches) -> Batches:
+    batch: pa.RecordBatch | None = first
+    while batch is not None:
+        if (_shards(batch) != shard).any():
+            raise StoreError(f"rows of several shards came to one task, among them shard {shard}: this is a defect")
+        told = batch.column(batch.num_columns - 1).to_numpy()
+        rows = batch.select(range(batch.num_columns - 1))
+        if (told < 0).any():
+            rows = rows.filter(pa.array(told >= 0))
+        if rows.num_rows:
+            yield as_described(schema, rows)
+        batch = next(batches, None)
 
 
 class Carrying:
     """One task of a query that carries tuples over."""
 
-    def __init__(self, dimension: Dimension, records: Records, max_delay: float, task: TaskInfo) -> None:
+    def __init__(self, plan: CarryPlan, task: TaskInfo, shard: int) -> None:
         assert task.batch is not None
-        self.dimension = dimension
-        self.records = records
-        self.max_delay = max_delay
+        assert task.query is not None
+        self.dimension = plan.dimension
+        self.records = Records(Path(plan.folder))
+        self.max_delay = plan.max_delay
         self.task = task
-        self.batch, self.shard = task.batch, task.partition
-        self.version = version_of(dimension, task)
-        self.previous = records.before(self.batch, self.shard)
+        self.query, self.batch, self.shard = task.query, task.batch, shard
+        self.writer = (task.run, plan.call)
+        self.records.check_query(self.query)
+        self.enrichment = self._bound()
+        self.chain = self.records.shard(shard)
+        #: the record of this batch, if an earlier attempt has left it, and the one before it
+        self.done, self.previous = self._found()
         #: the previous record, if anybody waits in it
-        self.carried = self.previous if self.previous is not None and self.previous.waiting else None
+        self.carried = self.previous.record if self.previous is not None and self.previous.record.waiting else None
+
+    def _bound(self) -> str:
+        """The identity under which records are written."""
+        binding = self.records.binding()
+        changes = binding.changes(self.dimension.meaning)
+        if changes:
+            raise SemiStreamError(
+                f"{self.records.folder} holds the records of another enrichment named {binding.name!r}: "
+                f"{'; '.join(changes)}. Give each enrichment of a query a name= of its own"
+            )
+        return binding.identity
+
+    def _found(self) -> tuple[Kept | None, Kept | None]:
+        newest = self.chain.newest()
+        if newest is None:
+            return None, None
+        done: Kept | None = None
+        previous: Kept | None = newest
+        if newest.record.batch == self.batch and newest.record.part == 0:
+            done, previous = newest, self.chain.before(newest)
+            self.chain.mend(newest, previous)
+        elif newest.record.batch >= self.batch:
+            raise StoreError(
+                f"batch {self.batch} of the query is attempted, but {newest.path} is of batch {newest.record.batch}: "
+                "the checkpoint was put back without its records, or an attempt was given up and goes on; restore the "
+                "checkpoint as a whole"
+            )
+        for kept in (done, previous):
+            if kept is not None:
+                self._check_owner(kept, matters=kept is done or kept.record.waiting > 0)
+        return done, previous
+
+    def _check_owner(self, kept: Kept, matters: bool) -> None:
+        record = kept.record
+        if record.query != self.query:
+            raise StoreError(
+                f"{kept.path} belongs to the query {record.query}, this is {self.query}: what waits can belong to one "
+                "query only; give each its own checkpoint"
+            )
+        if record.enrichment != self.enrichment and matters:
+            raise StoreError(f"{kept.path} was left by another enrichment; start the query as it was then")
+        if record.writer[0] == self.writer[0] != "" and record.writer[1] != self.writer[1]:
+            raise SemiStreamError(
+                f"two enrichments of one query keep their records in {self.records.folder}: "
+                "give each a name= of its own"
+            )
+
+    def run(self, batches: Batches, told: TaskMetrics) -> Batches:
+        """Join the input, or give again what an earlier attempt gave."""
+        return self.advance(batches, told) if self.done is None else self.replay(self.done.record, batches, told)
 
     # ------------------------------------------------------------------------------ the first attempt
 
     def advance(self, batches: Batches, told: TaskMetrics) -> Batches:
         """Take the input and make the steps that are due; then publish where that led."""
-        held = self._attach()
+        version = self._version()
+        held = self._attach(version)
         try:
             told.mark(held)
-            yield from self._advance(held, batches, told)
+            yield from self._advance(held, version, batches, told)
             with told.phase("build"):
                 held.end(told.rows_in)
             told.done(held)
         except BaseException:
-            detach([held])
+            WORKSHOP.detach([held])
             raise
 
-    def _attach(self) -> OpenJoin:
-        """A join where the previous batch left it: still open in this process, or restored from the record.
+    def _version(self) -> int | None:
+        """The version of R for this batch; those that records still need are kept as well."""
+        dimension = self.dimension
+        if not dimension.versioned:
+            return None
+        owner = f"{self.query} {self.records.folder.name}"
+        version = pin(dimension.master, owner, self.batch)
+        if self.shard == 0:
+            unpin_before(dimension.master, owner, max(min(self.records.keeps(), self.batch), 0))
+        return version
+
+    def _master_of(self, record: Record) -> Master:
+        """R as it was when a record was written; refuses another."""
+        master = self.dimension.open_master(record.version)
+        if master.identity != record.master:
+            master.close()
+            raise StoreError(
+                f"tuples of batch {record.batch} wait for the rest of {self.dimension.master} as it was then, and it "
+                "has been replaced: put it back, or start the query with another checkpoint"
+            )
+        return master
+
+    def _attach(self, version: int | None) -> OpenJoin:
+        """A join where the last record left it: still open in this process, or restored from the record.
 
         While tuples wait, the join keeps the version of R and the budget with which they began to.
         """
-        carried = self.carried
-        version, budget, mark = self.version, None, None
-        if carried is not None:
-            version, budget = carried.version, carried.private_bytes
-            mark = (carried.batch, int(carried.snapshot.state["step_number"]))
-        held = attach(self.dimension, self.shard, self.task, version, budget, alone=True)
-        if held.mark != mark:
-            detach([held])
-            held = attach(self.dimension, self.shard, self.task, version, budget)
-            if carried is not None:
-                held.join.restore(carried.snapshot)
+        carried, budget, mark = self.carried, None, None
+        if carried is not None and self.previous is not None:
+            budget, mark = carried.private_bytes, self.previous.name
+
+        def attached() -> OpenJoin:
+            master = self.dimension.open_master(version) if carried is None else self._master_of(carried)
+            return WORKSHOP.attach(self.dimension, self.shard, self.task, master, budget, alone=True)
+
+        held = attached()
+        if held.mark != mark and held.join.output_schema is not None:
+            # It has gone another way than the record.
+            WORKSHOP.detach([held])
+            held = attached()
+        if held.mark != mark and carried is not None:
+            held.join.restore(carried.snapshot)
         held.mark = None
         return held
 
-    def _advance(self, held: OpenJoin, batches: Batches, told: TaskMetrics) -> Batches:
-        self.records.drop_before(0 if self.previous is None else self.previous.batch, self.shard)
+    def _changed(self, held: OpenJoin, version: int | None) -> Master | None:
+        """R as this batch is to see it, where that is not what the join has."""
+        master = self.dimension.open_master(version)
+        if master.identity != held.identity:
+            return master
+        master.close()
+        return None
+
+    def _advance(self, held: OpenJoin, version: int | None, batches: Batches, told: TaskMetrics) -> Batches:
         now = time.time()
         interval = self.max_delay * _FIRST_INTERVAL
         if self.previous is not None:
-            interval = max(now - self.previous.saved_at, 0.001)
+            interval = max(now - self.previous.record.saved_at, 0.001)
         arrivals: list[list[float]] = []
-        if self.carried is not None and self.carried.version != self.version:
+        changed = None if self.carried is None else self._changed(held, version)
+        if changed is not None:
             # R has changed: those who wait have seen part of the old one, so they finish with it.
             yield from held.join.drain()
-            held.switch(self.version)
+            held.switch(changed)
             told.mark(held)
         elif self.carried is not None:
             arrivals = self.carried.arrivals
-        appended = held.join.stats.appended
-        for batch in batches:
-            if told.rows_in == 0:
-                held.begin(batch.schema, renew=False)
-            told.rows_in += batch.num_rows
-            yield from held.join.push(batch)
+        held.begin(renew=False)
         join = held.join
-        if not told.rows_in and self.carried is None:
-            return
         assert isinstance(join, ScanJoin)
-        waiting = 0
-        # A join that was opened for a new version and got no input has no tables yet.
-        if join.output_schema is not None:
-            join.close_chunk()
-            arrivals = trim([*arrivals, [join.stats.appended - appended, now]], len(join.pending))
-            if told.rows_in == 0 and self.records.finishing:
-                yield from join.drain()
-            else:
-                yield from join.advance(steps_due(join, arrivals, interval, self.max_delay, now))
-            waiting = len(join.pending)
+        appended = join.stats.appended
+        for batch in batches:
+            told.rows_in += batch.num_rows
+            yield from join.push(batch)
+        join.close_chunk()
+        arrivals = trim([*arrivals, [join.stats.appended - appended, now]], len(join.pending))
+        if told.rows_in == 0 and self.records.finishing:
+            yield from join.drain()
+        else:
+            yield from join.advance(steps_due(join, arrivals, interval, self.max_delay, now))
+        waiting = len(join.pending)
         record = Record(
+            query=self.query,
+            enrichment=self.enrichment,
+            writer=self.writer,
             batch=self.batch,
             shard=self.shard,
-            version=self.version,
+            sequence=1 if self.previous is None else self.previous.record.sequence + 1,
+            predecessor="" if self.previous is None else self.previous.name,
+            version=held.version,
+            master=held.identity,
             private_bytes=held.budget,
+            rows_in=told.rows_in,
             saved_at=now,
             arrivals=trim(arrivals, waiting),
             snapshot=join.snapshot(),
         )
-        self.records.publish(record)
-        held.mark = (self.batch, join.step_number) if waiting else None
+        name = self.chain.publish(record, self.previous)
+        held.mark = name if waiting else None
         _tell(told, record)
 
     # -------------------------------------------------------------------------------- any later attempt
@@ -155,18 +292,19 @@ class Carrying:
         told.rows_in = sum(batch.num_rows for batch in taken)
         _tell(told, record)
         carried = self.carried
-        if carried is not None and carried.version != record.version:
-            with self._restored(carried, carried) as join:
-                yield from join.drain()
-            carried = None
         if record.snapshot.tuples is None:
-            return
+            raise StoreError(f"the record of batch {record.batch}, shard {record.shard} has no table of waiting tuples")
         chunks = record.snapshot.state["chunks"]
         reached = int(record.snapshot.state["step_number"])
-        before = [] if carried is None else carried.snapshot.state["chunks"]
+        before = [] if carried is None or carried.master != record.master else carried.snapshot.state["chunks"]
         survivors = sum(1 for _, expiry in before if expiry > reached)
         old = sum(int(count) for count, _ in chunks[:survivors])
         fresh = record.snapshot.tuples.slice(old).drop_columns([FLAG_COLUMN])
+        finished = self._finished(record, pa.Table.from_batches(taken, schema=fresh.schema), fresh)
+        if carried is not None and carried.master != record.master:
+            with self._restored(carried, carried) as join:
+                yield from join.drain()
+            carried = None
         with self._restored(record, carried) as join:
             at = 0
             for count, expiry in chunks[survivors:]:
@@ -175,16 +313,28 @@ class Carrying:
                 join.wait(fresh.slice(at, count))
                 at += count
             yield from join.advance(reached - join.step_number)
-        stream = pa.Table.from_batches(taken, schema=fresh.schema)
-        with self.dimension.open(record.version, record.private_bytes) as other:
-            for batch in without(stream, fresh).to_batches():
+        with self.dimension.join_with(self._master_of(record), record.private_bytes) as other:
+            for batch in finished.to_batches():
                 yield from other.push(batch)
             yield from other.drain()
+
+    def _finished(self, record: Record, stream: pa.Table, fresh: pa.Table) -> pa.Table:
+        """The input less what still waited after the batch; refuses an input that the record was not made from."""
+        left = without(stream, fresh)
+        if stream.num_rows != record.rows_in or left.num_rows != stream.num_rows - fresh.num_rows:
+            raise StoreError(
+                f"the input of batch {record.batch} is not what it was: it had {record.rows_in} rows in shard "
+                f"{record.shard}, of which {fresh.num_rows} wait; of the {stream.num_rows} rows that came again "
+                f"{stream.num_rows - left.num_rows} are among these. A source or an expression before enrich gives "
+                "other rows each time (rand, uuid, current_timestamp …): make it repeatable, for instance by writing "
+                "the stream to a table first"
+            )
+        return left
 
     @contextmanager
     def _restored(self, record: Record, carried: Record | None) -> Iterator[ScanJoin]:
         """A join with the version and budget of a record, holding the tuples that were carried over."""
-        with self.dimension.open(record.version, record.private_bytes) as join:
+        with self.dimension.join_with(self._master_of(record), record.private_bytes) as join:
             assert isinstance(join, ScanJoin)
             if carried is not None:
                 join.restore(carried.snapshot)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -20,18 +20,18 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from semistream.errors import BudgetError, ConfigError, SchemaError, StoreError
+from semistream.master.base import Master, require_columns
 from semistream.master.format import is_store
 from semistream.operators.registry import resolve
 from semistream.planner.plan import AUTO
 from semistream.spark import metrics, worker
 from semistream.spark.auto import fallback, planned_with_delay
-from semistream.spark.carry import run_carrying
+from semistream.spark.carry import CarryPlan, run_carrying
 from semistream.spark.cleanup import watch
 from semistream.spark.paths import shared_path
 from semistream.spark.plan import SHARED_PART, Dimension
-from semistream.spark.records import Records
-from semistream.spark.ticks import with_ticks
-from semistream.spark.worker import FOLDER
+from semistream.spark.records import Records, records_folder
+from semistream.spark.ticks import ticks
 from semistream.spec import JoinSpec, parse_bytes, parse_seconds
 
 On = str | Sequence[str] | Mapping[str, str]
@@ -129,14 +129,29 @@ def describe(
         tasks=tasks_an_executor(df.sparkSession),
         versioned=versioned,
     )
-    if versioned and not df.isStreaming:
-        with closing(dimension.open_master(None)) as opened:
-            dimension = replace(dimension, version=opened.version)
-    return dimension
+    with closing(dimension.open_master(None)) as opened:
+        return replace(
+            dimension,
+            version=opened.version if versioned and not df.isStreaming else None,
+            lineage=opened.lineage,
+            **_columns_wanted(opened, spec),
+        )
+
+
+def _columns_wanted(master: Master, spec: JoinSpec) -> dict[str, Any]:
+    """The columns that the result is to have of R from now on, whatever later versions of R have."""
+    require_columns(master.schema, spec.master_on, "master data")
+    select = spec.select
+    if select is None:
+        select = tuple(name for name in master.schema.names if name not in spec.master_on)
+    require_columns(master.schema, select, "master data")
+    carried = select if spec.carries_master else ()
+    columns = master.columns_schema(list(dict.fromkeys([*spec.master_on, *carried])))
+    return {"select": select, "columns": columns.serialize().to_pybytes()}
 
 
 def _result(dimension: Dimension, schema: pa.Schema) -> pa.Schema:
-    """The schema of the enriched stream."""
+    """The schema of the enriched stream; it is the same with every version of R that the enrichment takes."""
     if dimension.algorithm == AUTO:
         if dimension.options:
             raise ConfigError(
@@ -164,7 +179,7 @@ def _apply(df: DataFrame, dimensions: tuple[Dimension, ...], shuffle: str | None
         raise ConfigError(f"shuffle={shuffle!r} is unknown; allowed are 'none' and 'key'")
     if shards is not None and (shuffle != "key" or shards < 1):
         raise ConfigError(f"shards={shards} needs shuffle='key' and a number of tasks from 1")
-    schema = result_schema(df, dimensions)
+    dimensions, schema = described(df, dimensions)
     if shuffle == "key":
         df = by_key(df, dimensions[0], shards or df.sparkSession.sparkContext.defaultParallelism)
     report = metrics.collector(df.sparkSession)
@@ -182,12 +197,28 @@ def _carry(
     folder = _carry_folder(dimension, checkpoint)
     if shuffle not in (None, "key"):
         raise ConfigError(f"shuffle={shuffle!r} cannot be had with max_delay, which needs shuffle='key'; leave it out")
-    schema = result_schema(df, (dimension,))
-    records = Records(folder)
-    count = records.fix_shards(shards, df.sparkSession.sparkContext.defaultParallelism)
-    stream = by_key(with_ticks(df, folder, max_delay), dimension, count)
+    (dimension,), schema = described(df, (dimension,))
+    default = df.sparkSession.sparkContext.defaultParallelism
+    bound = Records(folder).bind(dimension.name, dimension.master, dimension.meaning, shards, default)
+    plan = CarryPlan(dimension, str(folder), max_delay, secrets.token_hex(8))
+    stream = _in_shards(df, dimension, bound.shards, ticks(df.sparkSession, folder, bound.shards, max_delay))
     report = metrics.collector(df.sparkSession)
-    return stream.mapInArrow(partial(_carrying_task, dimension, str(folder), max_delay, report), schema)
+    return stream.mapInArrow(partial(_carrying_task, plan, report), schema)
+
+
+def _in_shards(df: DataFrame, dimension: Dimension, shards: int, tick: DataFrame) -> DataFrame:
+    """The tuples of the stream and the ticks, each with its shard in a last column and in the partition of that.
+
+    Columns go by their place, for names may hold dots; the worker names them again.
+    """
+    names = [f"c{i}" for i in range(len(df.columns))]
+    keys = [F.col(names[df.columns.index(here)]) for here, _ in dimension.on]
+    shard = F.col("shard")
+    tuples = df.toDF(*names).withColumn("shard", F.pmod(F.xxhash64(*keys), F.lit(shards)).cast("int"))
+    kinds = [field.dataType for field in df.schema.fields]
+    nothing = [F.lit(None).cast(kind).alias(name) for name, kind in zip(names, kinds, strict=True)]
+    both = tuples.union(tick.select(*nothing, (F.lit(-1) - shard).alias("shard")))
+    return both.repartitionById(shards, F.when(shard < 0, F.lit(-1) - shard).otherwise(shard))
 
 
 def _planned(df: DataFrame, dimension: Dimension, max_delay: float, checkpoint: str | Path | None) -> Dimension:
@@ -203,21 +234,13 @@ def _carry_folder(dimension: Dimension, checkpoint: str | Path | None) -> Path:
             "max_delay lets tuples wait between micro-batches, and they are kept in the query's checkpoint: give "
             "checkpoint=, the checkpointLocation with which the query is started"
         )
-    return shared_path(checkpoint, "checkpoint") / FOLDER / _file_name(dimension.name)
-
-
-def _file_name(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+    return records_folder(shared_path(checkpoint, "checkpoint"), dimension.name)
 
 
 def _carrying_task(
-    dimension: Dimension,
-    folder: str,
-    max_delay: float,
-    report: Accumulator[list[str]],
-    batches: Iterator[pa.RecordBatch],
+    plan: CarryPlan, report: Accumulator[list[str]], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    return _reported(run_carrying(dimension, folder, max_delay, batches), report)
+    return _reported(run_carrying(plan, batches), report)
 
 
 def _task(
@@ -243,11 +266,22 @@ def by_key(df: DataFrame, dimension: Dimension, shards: int) -> DataFrame:
     return df.repartitionById(shards, F.pmod(code, F.lit(shards)).cast("int"))
 
 
+def described(df: DataFrame, dimensions: tuple[Dimension, ...]) -> tuple[tuple[Dimension, ...], StructType]:
+    """The dimensions with the stream that each of them gets, and the schema of the result."""
+    arrow = arrow_schema(df)
+    known = []
+    for dimension in dimensions:
+        known.append(replace(dimension, stream=arrow.serialize().to_pybytes()))
+        arrow = _result(dimension, arrow)
+    return tuple(known), _spark_schema(df, arrow)
+
+
 def result_schema(df: DataFrame, dimensions: tuple[Dimension, ...]) -> StructType:
     """The stream's own fields as they are, then those of the dimensions; refuses what cannot be joined."""
-    arrow = arrow_schema(df)
-    for dimension in dimensions:
-        arrow = _result(dimension, arrow)
+    return described(df, dimensions)[1]
+
+
+def _spark_schema(df: DataFrame, arrow: pa.Schema) -> StructType:
     fields = list(df.schema.fields)
     for column in list(arrow)[len(fields) :]:
         try:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
+
+from semistream.errors import SchemaError
 from semistream.master.base import Master
+from semistream.master.compatibility import misfits
 from semistream.master.open import open_master
 from semistream.operators.base import SemiStreamJoin
 from semistream.operators.registry import open_join, resolve
+from semistream.sealed import digest
 
 #: part of an executor's budget that its worker processes share as one cache
 SHARED_PART = 0.7
@@ -21,7 +26,9 @@ class Dimension:
     """What to join with, how, and inside how many bytes.
 
     `version` is fixed for a batch job; a streaming query finds its version batch by batch (`versioned`), and master
-    data without versions has neither. `options` are the algorithm's, as sorted pairs.
+    data without versions has neither. `options` are the algorithm's, as sorted pairs. `lineage` names the master data
+    whatever its version; `stream` and `columns` are the schemas of the stream and of what is read from the master data
+    as they were when the enrichment was described, as bytes that can travel.
     """
 
     name: str
@@ -36,6 +43,9 @@ class Dimension:
     tasks: int
     versioned: bool
     version: int | None = None
+    lineage: str = ""
+    stream: bytes = b""
+    columns: bytes = b""
 
     @property
     def shared_bytes(self) -> int:
@@ -47,34 +57,87 @@ class Dimension:
         """Budget of one worker process."""
         return (self.memory - self.shared_bytes) // self.tasks
 
-    @property
-    def signature(self) -> str:
-        """A name for everything that cached rows depend on, but for the version of R."""
-        told = json.dumps([self.master, self.on, self.how, self.select, self.algorithm, self.memory, self.tasks])
-        return hashlib.sha256(told.encode()).hexdigest()[:16]
+    @cached_property
+    def stream_schema(self) -> pa.Schema:
+        return pa.ipc.read_schema(pa.py_buffer(self.stream))
+
+    @cached_property
+    def identity(self) -> str:
+        """A name for all that this enrichment depends on but the version of R.
+
+        Whatever outlives a task is found under it, together with the identity of that version, and under nothing less.
+        """
+        told = {**self.meaning, "memory": self.memory, "tasks": self.tasks}
+        return digest(json.dumps(told, sort_keys=True).encode())
+
+    @cached_property
+    def meaning(self) -> dict[str, Any]:
+        """What decides which rows come out, in plain values: all of the enrichment but its budget."""
+        return {
+            "master data": self.lineage or self.master,
+            "on": [list(pair) for pair in self.on],
+            "how": self.how,
+            "select": None if self.select is None else list(self.select),
+            "algorithm": self.algorithm,
+            "suffix": self.suffix,
+            "options": {name: _plain(value) for name, value in self.options},
+            "stream": _columns(self.stream),
+            "columns": _columns(self.columns),
+        }
 
     def open_master(self, version: int | None) -> Master:
-        return open_master(self.master, [there for _, there in self.on], version=version)
+        """R in one version; refuses one that has not got the columns that this enrichment was described with."""
+        master = open_master(self.master, [there for _, there in self.on], version=version)
+        try:
+            self._check(master)
+        except BaseException:
+            master.close()
+            raise
+        return master
+
+    def _check(self, master: Master) -> None:
+        if not self.columns:
+            return
+        wrong = misfits(pa.ipc.read_schema(pa.py_buffer(self.columns)), master.schema)
+        if wrong:
+            which = f"version {master.version} of {self.master}" if self.versioned else self.master
+            raise SchemaError(
+                f"{which} does not fit the enrichment {self.name!r}, whose result was fixed when it was described: "
+                f"{'; '.join(wrong)}. Build a version with these columns as they were, or start the query again with "
+                "enrich described anew"
+            )
 
     def open(self, version: int | None, budget: int | None = None) -> SemiStreamJoin:
         """The join of one worker process, inside its part of the budget unless told otherwise."""
-        master = self.open_master(version)
+        return self.join_with(self.open_master(version), budget)
+
+    def join_with(self, master: Master, budget: int | None = None) -> SemiStreamJoin:
+        """The join with master data that was opened for it, and is closed with it."""
         try:
-            join = self._join(master, budget or self.private_bytes)
+            join = open_join(
+                self.algorithm,
+                master=master,
+                on=dict(self.on),
+                how=self.how,
+                select=self.select,
+                memory=budget or self.private_bytes,
+                suffix=self.suffix,
+                **dict(self.options),
+            )
         except BaseException:
             master.close()
             raise
         join.owns_master = True
         return join
 
-    def _join(self, master: Master, budget: int) -> SemiStreamJoin:
-        return open_join(
-            self.algorithm,
-            master=master,
-            on=dict(self.on),
-            how=self.how,
-            select=self.select,
-            memory=budget,
-            suffix=self.suffix,
-            **dict(self.options),
-        )
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, bool | int | float | str | None) else repr(value)
+
+
+def _columns(schema: bytes) -> list[str]:
+    """A schema's columns in their order, each as text."""
+    if not schema:
+        return []
+    found = pa.ipc.read_schema(pa.py_buffer(schema))
+    return [f"{column.name}: {column.type}{'' if column.nullable else ' not null'}" for column in found]

@@ -1,42 +1,99 @@
-"""What a shard leaves behind after each micro-batch in which tuples wait: one record, first writer wins.
+"""What a shard leaves behind after each micro-batch that it took part in: one record, first writer wins.
 
 Beside Spark's own files in the checkpoint:
 
     <checkpoint>/semistream/<enrichment>/
-      layout.json                       how many shards the stream is divided into, decided once
-      s00003-b000000000012.arrow        shard 3 after batch 12: waiting tuples (Arrow), positions (JSON in its schema)
-      finish                            while the query only finishes what is there (availableNow)
+      binding                            to which enrichment the records belong, and into how many shards it is divided
+      s00003.head                        the newest record of shard 3: its number, its checksum, how many wait in it
+      s00003-b000000000012-0.record      shard 3 after batch 12: waiting tuples (Arrow), positions (JSON)
+      finish                             while the query only finishes what is there (availableNow)
+
+All but the last are sealed (`sealed.py`). A record names its predecessor by checksum, and the head names the newest
+one, so a record that was lost, damaged or put back is noticed before a tuple is joined:
+
+    head -> record n -> record n-1          those two are kept: n to go on from, n-1 to replay the batch of n
+
+A record is put in place before its head, so after a crash the head may be one behind, and only one.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
-import secrets
+import re
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from semistream.errors import ConfigError, SemiStreamError, StoreError
 from semistream.operators.snapshot import Snapshot
+from semistream.sealed import digest, put_file, seal, sealed_name, unseal
 
-LAYOUT = "layout.json"
-FINISH = "finish"
+#: the folder for records in a checkpoint
+FOLDER = "semistream"
+BINDING, FINISH = "binding", "finish"
+_REMEDY = "restore the checkpoint from a backup, or start the query with another one"
+_STALE_SECONDS = 3600.0
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+_NAME = re.compile(r"s(\d{5})-b(\d{12})-(\d)\.record")
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What the records of a folder belong to.
+
+    `meaning` is all that decides which rows come out (`Dimension.meaning`); what waits has been joined in part, so it
+    cannot go on under another one.
+    """
+
+    name: str
+    master: str
+    meaning: dict[str, Any]
+    shards: int
+
+    @property
+    def identity(self) -> str:
+        return digest(json.dumps([self.meaning, self.shards], sort_keys=True).encode())
+
+    def changes(self, other: Mapping[str, Any]) -> list[str]:
+        """What is not as it was, in words."""
+        found = []
+        for what, now in other.items():
+            before = self.meaning.get(what)
+            if before != now:
+                found.append(f"{what} was {_short(before)}, now it is {_short(now)}")
+        return found
 
 
 @dataclass(frozen=True)
 class Record:
-    """How a shard left a micro-batch: what waits, since when, and with which version of R and which budget."""
+    """How a shard left a micro-batch: what waits, since when, and with which version of R and which budget.
 
+    `writer` names the run of the query and the call of `enrich` that wrote it. `part` is 0, or 1 for what is left by
+    an operator who has drained the shard after its batch. `master` is the identity of R.
+    """
+
+    query: str
+    enrichment: str
+    writer: tuple[str, str]
     batch: int
     shard: int
+    sequence: int
+    predecessor: str
     version: int | None
+    master: str
     private_bytes: int
+    rows_in: int
     saved_at: float
     #: [tuples, time of arrival], oldest first
     arrivals: list[list[float]]
     snapshot: Snapshot
+    part: int = 0
 
     @property
     def waiting(self) -> int:
@@ -44,96 +101,157 @@ class Record:
 
     def to_bytes(self) -> bytes:
         told = {name: value for name, value in self.__dict__.items() if name != "snapshot"}
-        state = {**self.snapshot.state, "carry": {**told, "waiting": self.waiting}}
-        return Snapshot(state, self.snapshot.tuples).to_bytes()
+        return seal("record", Snapshot({**self.snapshot.state, "carry": told}, self.snapshot.tuples).to_bytes())
 
     @staticmethod
-    def from_bytes(data: bytes) -> Record:
-        snapshot = Snapshot.from_bytes(data)
-        state = dict(snapshot.state)
-        told = dict(state.pop("carry"))
-        told.pop("waiting")
-        return Record(**told, snapshot=Snapshot(state, snapshot.tuples))
+    def from_bytes(data: bytes, path: Path) -> Record:
+        try:
+            snapshot = Snapshot.from_bytes(unseal("record", data, path))
+            state = dict(snapshot.state)
+            told = dict(state.pop("carry"))
+            told["writer"] = tuple(told["writer"])
+            return Record(**told, snapshot=Snapshot(state, snapshot.tuples))
+        except (StoreError, KeyError, TypeError, ValueError) as error:
+            raise StoreError(f"{path} holds waiting tuples and cannot be read ({error}): {_REMEDY}") from error
+
+
+@dataclass(frozen=True)
+class Head:
+    """The newest record of a shard; `keeps` is the oldest batch that a replay may still ask for."""
+
+    sequence: int = 0
+    batch: int = -1
+    name: str = ""
+    waiting: int = 0
+    keeps: int = -1
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A record as it lies in its file."""
+
+    record: Record
+    path: Path
+    #: the checksum by which its successor and the head name it
+    name: str
 
 
 class Records:
-    """The records of all shards, in a folder inside the query's checkpoint."""
+    """The records of one enrichment, in a folder inside the query's checkpoint."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def _path(self, batch: int, shard: int) -> Path:
-        return self.folder / f"s{shard:05d}-b{batch:012d}.arrow"
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder.parent.parent
 
-    def _batches(self, shard: int) -> dict[int, Path]:
-        found = self.folder.glob(f"s{shard:05d}-b*.arrow")
-        return {int(path.stem.partition("-b")[2]): path for path in found}
+    # ----------------------------------------------------------------------------- binding, on the driver
 
-    def of(self, batch: int, shard: int) -> Record | None:
-        return self._read(self._path(batch, shard))
+    def bind(self, name: str, master: str, meaning: Mapping[str, Any], shards: int | None, default: int) -> Binding:
+        """Make this folder the enrichment's; refuses one with records that it cannot go on with."""
+        # As it will be read back: JSON knows no tuples.
+        meaning = json.loads(json.dumps(meaning))
+        found = self.find_binding()
+        if found is None:
+            return self._bind_first(Binding(name, master, dict(meaning), shards or default))
+        if shards is not None and shards != found.shards:
+            raise ConfigError(
+                f"shards={shards}, but this checkpoint divides the stream into {found.shards}; leave shards out, "
+                "or start with another checkpoint"
+            )
+        changes = found.changes(meaning)
+        for shard in range(found.shards):
+            self.shard(shard).check()
+        if changes and (self.waiting() or not self._all_committed()):
+            raise ConfigError(
+                f"the checkpoint {self.checkpoint} holds tuples that wait in the enrichment {found.name!r}, and it is "
+                f"not the same any more: {'; '.join(changes)}. Start the query as it was, or finish what waits with "
+                f"'semistream carry drain {self.checkpoint}', or use another checkpoint"
+            )
+        if changes:
+            found = replace(found, meaning=dict(meaning), master=master)
+            self._write(BINDING, asdict(found))
+        return found
 
-    def before(self, batch: int, shard: int) -> Record | None:
-        """The last record of an earlier batch: a shard that had nothing to say left none."""
-        earlier = [number for number in self._batches(shard) if number < batch]
-        return self._read(self._path(max(earlier), shard)) if earlier else None
+    def _bind_first(self, binding: Binding) -> Binding:
+        others = [other.folder.name for other in all_records(self.checkpoint) if other.folder != self.folder]
+        if _numbered(self.checkpoint / "offsets"):
+            begun = f"was begun with {', '.join(map(repr, others))}" if others else "was begun without it"
+            raise ConfigError(
+                f"the checkpoint {self.checkpoint} holds batches of a query, and no records of an enrichment named "
+                f"{binding.name!r}: it {begun}, or they were removed. Go on under the same name, rename it with "
+                f"'semistream carry rebind', or use another checkpoint"
+            )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for shard in range(binding.shards):
+            self.shard(shard).begin()
+        put_file(self.folder / BINDING, seal(BINDING, json.dumps(asdict(binding)).encode()), replace=True)
+        return binding
 
-    @staticmethod
-    def _read(path: Path) -> Record | None:
+    def find_binding(self) -> Binding | None:
+        path = self.folder / BINDING
         try:
-            return Record.from_bytes(path.read_bytes())
+            told = json.loads(unseal(BINDING, path.read_bytes(), path))
+            return Binding(**told)
         except FileNotFoundError:
             return None
-        except (StoreError, KeyError, TypeError) as error:
-            raise StoreError(
-                f"{path} holds waiting tuples and cannot be read ({error}): restore the checkpoint from a backup"
+        except (OSError, ValueError, TypeError, StoreError) as error:
+            raise StoreError(f"{path} cannot be read ({error}): {_REMEDY}") from error
+
+    def binding(self) -> Binding:
+        found = self.find_binding()
+        if found is None:
+            raise StoreError(f"{self.folder / BINDING} is missing: {_REMEDY}")
+        return found
+
+    def _write(self, name: str, content: Mapping[str, Any]) -> None:
+        put_file(self.folder / name, seal(name, json.dumps(content).encode()), replace=True)
+
+    def _all_committed(self) -> bool:
+        """Whether every batch that was begun is done, so that none is attempted again."""
+        begun, done = (_numbered(self.checkpoint / name) for name in ("offsets", "commits"))
+        return max(begun, default=-1) <= max(done, default=-1)
+
+    def require_rest(self) -> None:
+        """Refuse to go on while a batch is unfinished."""
+        if not self._all_committed():
+            raise ConfigError(
+                f"the last batch of {self.checkpoint} is not finished, and will be attempted again: "
+                "start the query, let it finish a batch and stop it first"
+            )
+
+    # ------------------------------------------------------------------------------------- for every task
+
+    def check_query(self, query: str) -> None:
+        """Refuse a query whose own checkpoint this is not."""
+        path = self.checkpoint / "metadata"
+        try:
+            owner = str(json.loads(path.read_text(encoding="utf-8"))["id"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"checkpoint={str(self.checkpoint)!r} is not the checkpoint of the query {query} ({path}: {error}); "
+                "give enrich the checkpointLocation that the query is started with"
             ) from error
+        if owner != query:
+            raise ConfigError(
+                f"checkpoint={str(self.checkpoint)!r} belongs to the query {owner}, this is {query}: what waits can "
+                "belong to one query only. Describe an enrichment for each query, with the query's own checkpoint"
+            )
 
-    def publish(self, record: Record) -> None:
-        """Make a record the one and only of its batch; refuses if there is one already."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self._path(record.batch, record.shard)
-        fresh = self.folder / f".{path.name}.{secrets.token_hex(8)}"
-        try:
-            with fresh.open("wb") as file:
-                file.write(record.to_bytes())
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(fresh, path)
-        except FileExistsError:
-            raise SemiStreamError(
-                f"another attempt at batch {record.batch} has left its record for shard {record.shard}; "
-                "this one is given up, and the next will give the same rows as that one"
-            ) from None
-        finally:
-            fresh.unlink(missing_ok=True)
-        handle = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    def shard(self, number: int) -> ShardRecords:
+        return ShardRecords(self.folder, number)
 
-    def drop_before(self, batch: int, shard: int) -> None:
-        """Remove what no replay can ask for any more."""
-        for number, path in self._batches(shard).items():
-            if number < batch:
-                path.unlink(missing_ok=True)
-        for path in self.folder.glob(f".s{shard:05d}-b*"):
-            if time.time() - path.stat().st_mtime > 3600:
-                path.unlink(missing_ok=True)
+    def shards(self) -> list[ShardRecords]:
+        return [self.shard(number) for number in range(self.binding().shards)]
 
     def waiting(self) -> int:
         """Tuples that wait in all shards."""
-        newest: dict[str, Path] = {}
-        for path in sorted(self.folder.glob("s*-b*.arrow")):
-            newest[path.stem.partition("-b")[0]] = path
-        total = 0
-        for path in newest.values():
-            try:
-                total += int(Snapshot.peek(path)["carry"]["waiting"])
-            except FileNotFoundError:
-                # Removed since we looked: a newer record is there, and will be seen next time.
-                total += 1
-        return total
+        return sum(shard.head().waiting for shard in self.shards())
+
+    def keeps(self) -> int:
+        """The oldest batch that some shard may still need: for what waits, or for a replay."""
+        return min(shard.head().keeps for shard in self.shards())
 
     @property
     def finishing(self) -> bool:
@@ -141,38 +259,183 @@ class Records:
         return (self.folder / FINISH).exists()
 
     def set_finishing(self, on: bool) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
         if on:
             (self.folder / FINISH).touch()
         else:
             (self.folder / FINISH).unlink(missing_ok=True)
 
-    def fix_shards(self, wanted: int | None, default: int) -> int:
-        """The number of shards, decided once: a tuple that waits must be found again by its shard."""
-        path = self.folder / LAYOUT
-        write_once(path, {"shards": wanted or default})
+
+class ShardRecords:
+    """The chain of one shard's records."""
+
+    def __init__(self, folder: Path, shard: int) -> None:
+        self.folder = folder
+        self.shard = shard
+
+    @property
+    def _head_path(self) -> Path:
+        return self.folder / f"s{self.shard:05d}.head"
+
+    def path(self, batch: int, part: int = 0) -> Path:
+        return self.folder / f"s{self.shard:05d}-b{batch:012d}-{part}.record"
+
+    def begin(self) -> None:
+        """Make the head of a shard that has no record."""
+        put_file(self._head_path, _sealed_head(Head()), replace=True)
+
+    def head(self) -> Head:
+        path = self._head_path
         try:
-            shards = int(json.loads(path.read_text())["shards"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise StoreError(f"{path} is damaged ({error}): restore the checkpoint from a backup") from error
-        if wanted is not None and wanted != shards:
-            raise ConfigError(
-                f"shards={wanted}, but this checkpoint divides the stream into {shards}; leave shards out, "
-                "or start with another checkpoint"
-            )
-        return shards
+            return Head(**json.loads(unseal("head", path.read_bytes(), path)))
+        except (OSError, ValueError, TypeError, StoreError) as error:
+            raise StoreError(f"{path} cannot be read ({error}): {_REMEDY}") from error
+
+    def _files(self) -> dict[tuple[int, int], Path]:
+        found = {}
+        for path in self.folder.glob(f"s{self.shard:05d}-b*.record"):
+            match = _NAME.fullmatch(path.name)
+            if match is not None:
+                found[int(match[2]), int(match[3])] = path
+        return found
+
+    def newest(self) -> Kept | None:
+        """The last record, after checking that it is the last."""
+        # The head first: a record that comes into place meanwhile is one more than it says, which is allowed.
+        head = self.head()
+        files = self._files()
+        if not files:
+            if head.sequence:
+                raise StoreError(
+                    f"{self.path(head.batch)} is missing, which holds {head.waiting} waiting tuples: {_REMEDY}"
+                )
+            return None
+        kept = _read(files[max(files)])
+        record = kept.record
+        same = record.sequence == head.sequence and kept.name == head.name
+        next_one = record.sequence == head.sequence + 1 and record.predecessor == head.name
+        if not same and not next_one:
+            if record.sequence < head.sequence:
+                raise StoreError(f"the record after {kept.path} is missing: {_REMEDY}")
+            raise StoreError(f"{kept.path} is not the record that {self._head_path} names: {_REMEDY}")
+        if record.shard != self.shard or self.path(record.batch, record.part) != kept.path:
+            raise StoreError(f"{kept.path} is the record of batch {record.batch}, shard {record.shard}: {_REMEDY}")
+        return kept
+
+    def before(self, kept: Kept) -> Kept | None:
+        """The record that another one followed."""
+        if kept.record.sequence == 1:
+            return None
+        files = self._files()
+        earlier = [key for key in files if key < (kept.record.batch, kept.record.part)]
+        found = _read(files[max(earlier)]) if earlier else None
+        if found is None or found.name != kept.record.predecessor:
+            raise StoreError(f"the record before {kept.path} is missing: {_REMEDY}")
+        return found
+
+    def check(self) -> None:
+        """Refuse a chain that is not whole."""
+        self.newest()
+
+    def mend(self, kept: Kept, previous: Kept | None) -> None:
+        """Let the head name a record whose writer died before it could."""
+        with self._locked():
+            if self.head().sequence == kept.record.sequence - 1:
+                put_file(self._head_path, _sealed_head(_head_of(kept.record, kept.name, previous)), replace=True)
+
+    def publish(self, record: Record, previous: Kept | None) -> str:
+        """Make a record the one and only of its batch and return its name; refuses if there is one already."""
+        path = self.path(record.batch, record.part)
+        content = record.to_bytes()
+        head = _head_of(record, sealed_name(content), previous)
+        with self._locked():
+            files = self._files()
+            last = max(files, default=None)
+            if last != (None if previous is None else (previous.record.batch, previous.record.part)) or not put_file(
+                path, content, replace=False
+            ):
+                raise SemiStreamError(
+                    f"another attempt at batch {record.batch} has left its record for shard {record.shard}; "
+                    "this one is given up, and the next will give the same rows as that one"
+                )
+            put_file(self._head_path, _sealed_head(head), replace=True)
+            self._drop({key: found for key, found in files.items() if key != last})
+        return head.name
+
+    def _drop(self, files: Mapping[tuple[int, int], Path]) -> None:
+        """Remove what no replay can ask for any more."""
+        for path in files.values():
+            path.unlink(missing_ok=True)
+        for path in self.folder.glob(f".s{self.shard:05d}*"):
+            try:
+                if time.time() - path.stat().st_mtime > _STALE_SECONDS:
+                    path.unlink(missing_ok=True)
+            except FileNotFoundError:
+                continue
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Alone in going on with the chain: an attempt that Spark has given up may still be running."""
+        handle = os.open(self.folder, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            except OSError as error:
+                # Without locks a link still lets one of two attempts at the same batch win.
+                if error.errno not in _NO_LOCKS:
+                    raise
+            yield
+        finally:
+            os.close(handle)
 
 
-def write_once(path: Path, content: Mapping[str, object]) -> None:
-    """Publish a small JSON file, unless it is there already."""
-    if path.exists():
-        return
+def all_records(checkpoint: Path) -> list[Records]:
+    """The records of every enrichment in a checkpoint."""
+    return [Records(path.parent) for path in sorted((checkpoint / FOLDER).glob(f"*/{BINDING}"))]
+
+
+def records_folder(checkpoint: Path, name: str) -> Path:
+    """Where the records of an enrichment are; different names have different folders."""
+    plain = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+    if plain != name or plain.startswith("."):
+        plain = f"{plain.lstrip('.')}-{digest(name.encode())[:8]}"
+    return checkpoint / FOLDER / plain
+
+
+def remember(path: Path, kind: str, content: Mapping[str, object]) -> dict[str, Any]:
+    """What a small sealed file says; it says `content` from now on if it is not there yet."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    if not path.exists():
+        put_file(path, seal(kind, json.dumps(content).encode()), replace=False)
     try:
-        fresh.write_text(json.dumps(content), encoding="utf-8")
-        os.link(fresh, path)
-    except FileExistsError:
-        pass
-    finally:
-        fresh.unlink(missing_ok=True)
+        return dict(json.loads(unseal(kind, path.read_bytes(), path)))
+    except (OSError, ValueError, TypeError, StoreError) as error:
+        raise StoreError(f"{path} cannot be read ({error}): {_REMEDY}") from error
+
+
+def _read(path: Path) -> Kept:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"{path} holds waiting tuples and cannot be read ({error}): {_REMEDY}") from error
+    return Kept(Record.from_bytes(data, path), path, sealed_name(data))
+
+
+def _head_of(record: Record, name: str, previous: Kept | None) -> Head:
+    keeps = record.batch if previous is None else previous.record.batch
+    return Head(record.sequence, record.batch, name, record.waiting, keeps)
+
+
+def _sealed_head(head: Head) -> bytes:
+    return seal("head", json.dumps(asdict(head)).encode())
+
+
+def _numbered(folder: Path) -> list[int]:
+    try:
+        return [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
+    except FileNotFoundError:
+        return []
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"

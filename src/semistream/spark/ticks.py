@@ -1,8 +1,8 @@
-"""A streaming source without rows that keeps a query turning while tuples wait.
+"""A streaming source that keeps a query turning while tuples wait.
 
 Spark plans a micro-batch only when some source has moved on. United with the stream, this one moves on as long as a
 shard has tuples that wait, so the scan of R goes on when no data arrives, and `availableNow` ends only when nobody
-waits.
+waits. A tick is one row per shard: a task knows its shard by the rows it gets, so a shard without rows is not visited.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
@@ -24,11 +24,14 @@ _TICKS = 20
 
 
 class TickSource(DataSource):
-    """The source; its options are the folder of the records and the least seconds between two ticks."""
+    """The source; its options are the folder of the records, the number of shards and the seconds between ticks."""
 
     @classmethod
     def name(cls) -> str:
         return "semistream_ticks"
+
+    def schema(self) -> str:
+        return "shard int"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return TickReader(self.options)
@@ -39,6 +42,7 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self._records = Records(Path(options["folder"]))
+        self._shards = int(options["shards"])
         self._seconds = float(options["seconds"])
         self._last = 0.0
         self._finishing = False
@@ -64,7 +68,7 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        return iter(())
+        return iter([(shard,) for shard in range(self._shards)])
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing is kept for an offset."""
@@ -73,10 +77,8 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._records.set_finishing(False)
 
 
-def with_ticks(df: DataFrame, folder: Path, max_delay: float) -> DataFrame:
-    """The stream, kept turning while tuples wait."""
-    spark = df.sparkSession
+def ticks(spark: SparkSession, folder: Path, shards: int, max_delay: float) -> DataFrame:
+    """One row per shard every now and then, while tuples wait."""
     spark.dataSource.register(TickSource)
-    ticks = spark.readStream.format(TickSource.name()).schema(df.schema)
-    ticks = ticks.option("folder", str(folder)).option("seconds", str(max_delay / _TICKS))
-    return df.union(ticks.load())
+    reader = spark.readStream.format(TickSource.name()).option("folder", str(folder)).option("shards", str(shards))
+    return reader.option("seconds", str(max_delay / _TICKS)).load()

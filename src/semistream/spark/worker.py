@@ -2,9 +2,10 @@
 
     task -> batches of a partition -> join of dimension 1 -> join of dimension 2 ... -> joined batches
 
-A worker process outlives its tasks, and so do its joins: `attach` finds the one that an earlier task opened. What the
-processes of an executor share is in files in the executor's own folder (see `parts/generation.py`), so it does not
-matter which of them a task meets. All of that is soft state; a task that fails drops its joins.
+A worker process outlives its tasks, and so do its joins and plans: the process's one `Workshop` keeps them, each under
+the whole identity of its enrichment and of the version of R. What the processes of an executor share is in files in
+the executor's own folder (see `parts/generation.py`), so it does not matter which of them a task meets. All of that
+is soft state; a task that fails drops its joins.
 """
 
 from __future__ import annotations
@@ -13,18 +14,22 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark import TaskContext
 
+from semistream.errors import SchemaError
+from semistream.master.base import Master
 from semistream.master.leases import pin, unpin_before
 from semistream.operators.resident import fill, resident_bytes, resident_keys
 from semistream.parts.cache import Cache
 from semistream.parts.generation import Generations
 from semistream.planner.plan import AUTO
+from semistream.sealed import digest
 from semistream.spark.auto import Chosen, Planner, peeked
 from semistream.spark.metrics import TaskMetrics
 from semistream.spark.plan import Dimension
@@ -33,15 +38,18 @@ FOLDER = "semistream"
 _JOB = "job"
 _KEPT_BATCHES = 2
 _IDLE_SECONDS = 120.0
+#: cache folders that nobody has used for so long are removed by whoever comes by
+_STALE_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """Where a task stands: which query, which micro-batch, which partition."""
+    """Where a task stands: which query and run of it, which micro-batch, which partition."""
 
     query: str | None
     batch: int | None
     partition: int
+    run: str = ""
 
     @staticmethod
     def current() -> TaskInfo:
@@ -52,7 +60,14 @@ class TaskInfo:
         query = task.getLocalProperty("sql.streaming.queryId")
         if batch is None or query is None:
             query = batch = None
-        return TaskInfo(query, None if batch is None else int(batch), task.partitionId())
+        # Spark runs all jobs of a query's run in a group of that name.
+        run = task.getLocalProperty("spark.jobGroup.id") or ""
+        return TaskInfo(query, None if batch is None else int(batch), task.partitionId(), run)
+
+    @property
+    def folder(self) -> Path:
+        """Where the processes of this executor keep what they share for the query, or for batch jobs."""
+        return executor_folder() / (self.query or _JOB)
 
 
 def executor_folder() -> Path:
@@ -64,43 +79,57 @@ def executor_folder() -> Path:
 class OpenJoin:
     """A join that stays open between the tasks of a worker process, behind the cache it shares with the others."""
 
-    def __init__(self, dimension: Dimension, version: int | None, budget: int, folder: Path) -> None:
+    def __init__(self, dimension: Dimension, master: Master, budget: int, folder: Path) -> None:
         self.dimension = dimension
         self.budget = budget
         self.used = time.monotonic()
         #: where a carrying task left the join, for the next one to recognise; None: nobody waits in it
-        self.mark: tuple[int, int] | None = None
+        self.mark: str | None = None
         self._folder = folder
-        self._open(version)
+        self._open(master)
 
-    def _open(self, version: int | None) -> None:
-        self.version = version
-        self.join = self.dimension.open(version, self.budget)
+    def _open(self, master: Master) -> None:
+        self.version = master.version if self.dimension.versioned else None
+        self.identity = master.identity
+        self.join = self.dimension.join_with(master, self.budget)
         layout = self.join._master_layout
         self.generations: Generations | None = None
         limit = self.dimension.shared_bytes
         if limit >= Generations.least_bytes(layout):
-            name = f"{self.dimension.signature}-v{version or 0}"
-            for other in self._folder.glob(f"{self.dimension.signature}-v*"):
-                if other.name != name:
-                    shutil.rmtree(other, ignore_errors=True)
+            family = self.dimension.identity[:16]
+            name = f"{family}-{digest(self.identity.encode())[:16]}"
             self.generations = Generations(self._folder / name, name, limit, layout)
+            self._keep_caches()
+            _remove_unused(self._folder, lambda other: other.startswith(f"{family}-") and other != name)
+            _remove_unused(self._folder.parent, lambda other: False)
 
-    def switch(self, version: int | None) -> None:
+    def _keep_caches(self) -> None:
+        """Show others that these cache files are in use."""
+        if self.generations is not None:
+            for folder in (self.generations.folder, self._folder):
+                with suppress(OSError):
+                    os.utime(folder)
+
+    def switch(self, master: Master) -> None:
         """Go on with another version of R."""
         self.join.close()
-        self._open(version)
+        self._open(master)
 
-    def begin(self, schema: pa.Schema, renew: bool = True) -> None:
+    def begin(self, renew: bool = True) -> None:
         """Before the first batch of a task: look for a newer generation of the shared cache.
 
         With it the private cache starts anew (`renew`), as its best keys are in the generation now.
         """
+        self._keep_caches()
         if self.generations is not None and self.generations.refresh() and renew:
             self.join.close()
-            self.join = self.dimension.open(self.version, self.budget)
+            master = self.dimension.open_master(self.version)
+            if master.identity == self.identity:
+                self.join = self.dimension.join_with(master, self.budget)
+            else:
+                self._open(master)
         if self.join.output_schema is None:
-            self.join.start(schema)
+            self.join.start(self.dimension.stream_schema)
         if getattr(self.join, "resident", False) is True:
             self.generations = None
         if self.generations is not None:
@@ -127,7 +156,92 @@ class OpenJoin:
         self.join.close()
 
 
-_JOINS: dict[tuple[str, int], OpenJoin] = {}
+def _remove_unused(parent: Path, replaced: Callable[[str], bool]) -> None:
+    """Remove cache folders whose place others have taken, and those that nobody has used for long."""
+    with suppress(OSError):
+        for folder in parent.iterdir():
+            stale = time.time() - folder.stat().st_mtime > _STALE_SECONDS
+            if folder.is_dir() and (stale or replaced(folder.name)):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+class Workshop:
+    """All that a worker process keeps between its tasks: one object, so that nothing is kept anywhere else."""
+
+    def __init__(self) -> None:
+        #: by folder, enrichment and the place it has in its task (a shard, where tuples are carried over)
+        self._joins: dict[tuple[Path, str, int], OpenJoin] = {}
+        self._planners: dict[tuple[Path, str, int], Planner] = {}
+
+    def attach(
+        self, dimension: Dimension, at: int, task: TaskInfo, master: Master, budget: int | None = None, *, alone: bool
+    ) -> OpenJoin:
+        """The open join of a dimension with just this master data, or a new one; takes `master` over.
+
+        `alone` closes those of other places: a worker process has one budget, however many shards come by.
+        """
+        key = task.folder, dimension.identity, at
+        now = time.monotonic()
+        for other, held in list(self._joins.items()):
+            if other != key and (now - held.used > _IDLE_SECONDS or (alone and other[:2] == key[:2])):
+                self._joins.pop(other).close()
+        found = self._joins.get(key)
+        budget = budget or dimension.private_bytes
+        if found is not None and (found.identity, found.budget) == (master.identity, budget):
+            master.close()
+        else:
+            if found is not None:
+                self._joins.pop(key).close()
+            found = self._joins[key] = OpenJoin(dimension, master, budget, task.folder)
+        found.used = now
+        return found
+
+    def settle(
+        self, dimension: Dimension, at: int, task: TaskInfo, first: pa.RecordBatch | None
+    ) -> tuple[Dimension, tuple[Planner, Chosen] | None]:
+        """The dimension with an algorithm, which the plan of this executor names if the user did not."""
+        if dimension.algorithm != AUTO:
+            return dimension, None
+        key = task.folder, dimension.identity, at
+        planner = self._planners.setdefault(key, Planner(dimension, task.folder))
+        planner.dimension = dimension
+        named, chosen = planner.settle(first)
+        if planner.used is not None and planner.used.algorithm != named.algorithm:
+            # There is one budget: the operator that goes gives its part back first.
+            gone = self._joins.pop((task.folder, planner.used.identity, at), None)
+            if gone is not None:
+                gone.close()
+        planner.used = named
+        return named, None if chosen is None else (planner, chosen)
+
+    def detach(self, joins: Iterable[OpenJoin]) -> None:
+        """Forget joins that a failed task may have left half-way."""
+        gone = list(joins)
+        for key, held in list(self._joins.items()):
+            if any(held is other for other in gone):
+                self._joins.pop(key).close()
+
+    def clear(self) -> None:
+        """Forget everything, as a new process would."""
+        self.detach(list(self._joins.values()))
+        self._planners.clear()
+
+    def drop(self, query: str) -> None:
+        """Close what is open for a query that has ended, and remove its cache files."""
+        folder = executor_folder() / query
+        self.detach([held for key, held in self._joins.items() if key[0] == folder])
+        for key in [key for key in self._planners if key[0] == folder]:
+            del self._planners[key]
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+#: the workshop of this process
+WORKSHOP = Workshop()
+
+
+def drop_query(query: str) -> None:
+    """Close what this process has open for a query that has ended, and remove its cache files."""
+    WORKSHOP.drop(query)
 
 
 def version_of(dimension: Dimension, task: TaskInfo) -> int | None:
@@ -139,66 +253,20 @@ def version_of(dimension: Dimension, task: TaskInfo) -> int | None:
     return version
 
 
-def attach(
-    dimension: Dimension, at: int, task: TaskInfo, version: int | None, budget: int | None = None, alone: bool = False
-) -> OpenJoin:
-    """The open join of a dimension (of its shard `at`, where tuples are carried over), or a new one.
-
-    `alone` closes those of other shards: a worker process has one budget, however many shards come by.
-    """
-    folder = executor_folder() / (task.query or _JOB)
-    name = f"{folder}/{dimension.signature}"
-    now = time.monotonic()
-    for key, other in list(_JOINS.items()):
-        if key != (name, at) and (now - other.used > _IDLE_SECONDS or (alone and key[0] == name)):
-            _JOINS.pop(key).close()
-    found = _JOINS.get((name, at))
-    budget = budget or dimension.private_bytes
-    if found is None or found.version != version or found.budget != budget:
-        if found is not None:
-            _JOINS.pop((name, at)).close()
-        found = _JOINS[(name, at)] = OpenJoin(dimension, version, budget, folder)
-    found.used = now
-    return found
-
-
-_PLANNERS: dict[tuple[str, int], Planner] = {}
-
-
-def settle(
-    dimension: Dimension, at: int, task: TaskInfo, first: pa.RecordBatch | None
-) -> tuple[Dimension, tuple[Planner, Chosen] | None]:
-    """The dimension with an algorithm, which the plan of this executor names if the user did not."""
-    if dimension.algorithm != AUTO:
-        return dimension, None
-    folder = executor_folder() / (task.query or _JOB)
-    key = (f"{folder}/{dimension.signature}", at)
-    planner = _PLANNERS.setdefault(key, Planner(dimension, folder))
-    planner.dimension = dimension
-    named, chosen = planner.settle(first)
-    if planner.used is not None and planner.used.algorithm != named.algorithm:
-        # There is one budget: the operator that goes gives its part back first.
-        gone = _JOINS.pop((f"{folder}/{planner.used.signature}", at), None)
-        if gone is not None:
-            gone.close()
-    planner.used = named
-    return named, None if chosen is None else (planner, chosen)
-
-
-def detach(joins: Iterable[OpenJoin]) -> None:
-    """Forget joins that a failed task may have left half-way."""
-    for key, held in list(_JOINS.items()):
-        if held in joins:
-            _JOINS.pop(key).close()
-
-
-def drop_query(query: str) -> None:
-    """Close what this process has open for a query that has ended, and remove its cache files."""
-    folder = executor_folder() / query
-    detach([held for (name, _), held in _JOINS.items() if Path(name).parent == folder])
-    for key in [key for key in _PLANNERS if Path(key[0]).parent == folder]:
-        del _PLANNERS[key]
-    shutil.rmtree(folder, ignore_errors=True)
+def as_described(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch under the names that the enrichment was described with; Spark hands columns over by their place."""
+    if batch.schema.equals(schema):
+        return batch
+    if batch.num_columns != len(schema):
+        raise SchemaError(
+            f"Spark handed over {batch.num_columns} columns ({', '.join(batch.schema.names)}), the enrichment was "
+            f"described with {len(schema)} ({', '.join(schema.names)}): describe it anew"
+        )
+    arrays = [
+        array if array.type == column.type else array.cast(column.type)
+        for array, column in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def run(dimensions: tuple[Dimension, ...], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch | TaskMetrics]:
@@ -208,7 +276,8 @@ def run(dimensions: tuple[Dimension, ...], batches: Iterator[pa.RecordBatch]) ->
     """
     task = TaskInfo.current()
     metrics = [TaskMetrics.begin(dimension, task) for dimension in dimensions]
-    stream = metrics[0].timed("input", batches)
+    schema = dimensions[0].stream_schema
+    stream = metrics[0].timed("input", (as_described(schema, batch) for batch in batches))
     first: pa.RecordBatch | None = None
     if any(dimension.algorithm == AUTO for dimension in dimensions):
         first, stream = peeked(stream)
@@ -216,8 +285,8 @@ def run(dimensions: tuple[Dimension, ...], batches: Iterator[pa.RecordBatch]) ->
     joins: list[OpenJoin] = []
     for at, dimension in enumerate(dimensions):
         version = version_of(dimension, task)
-        named, plan = settle(replace(dimension, version=version), at, task, first)
-        joins.append(attach(named, at, task, version))
+        named, plan = WORKSHOP.settle(replace(dimension, version=version), at, task, first)
+        joins.append(WORKSHOP.attach(named, at, task, named.open_master(version), alone=False))
         chosen.append(plan)
     try:
         for held, told in zip(joins, metrics, strict=True):
@@ -236,7 +305,7 @@ def run(dimensions: tuple[Dimension, ...], batches: Iterator[pa.RecordBatch]) ->
                 hits, misses = told.values["hits"], told.values["misses"]
                 plan[0].review(plan[1], first, hits, hits + misses)
     except BaseException:
-        detach(joins)
+        WORKSHOP.detach(joins)
         raise
 
 
@@ -245,10 +314,10 @@ def _finish(held: OpenJoin, batches: Iterator[pa.RecordBatch], told: TaskMetrics
     begun = False
     for batch in batches:
         if not begun:
-            held.begin(batch.schema)
+            held.begin()
             told.mark(held)
             begun = True
         told.rows_in += batch.num_rows
-        yield from held.join.push(batch)
+        yield from held.join.push(as_described(held.dimension.stream_schema, batch))
     if begun:
         yield from held.join.drain()
