@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from semistream.cli.carry import app as carry
 from semistream.cli.cost import calibrate, explain, tune
 from semistream.cli.join import join
 from semistream.cli.notices import compile_notice, notes, reported, spark_wanted
@@ -64,6 +65,7 @@ def algorithms(
 # They live in files of their own.
 for _command in (join, run, explain, calibrate, tune, reproduce):
     app.command()(_command)
+app.add_typer(carry, name="carry")
 
 
 @app.command()

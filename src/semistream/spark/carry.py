@@ -36,7 +36,7 @@ from semistream.operators.scan import ScanJoin
 from semistream.operators.snapshot import FLAG_COLUMN
 from semistream.spark.metrics import TaskMetrics
 from semistream.spark.plan import Dimension
-from semistream.spark.records import Kept, Record, Records
+from semistream.spark.records import Binding, Kept, Record, Records
 from semistream.spark.worker import WORKSHOP, OpenJoin, TaskInfo, as_described
 
 Batches = Iterator[pa.RecordBatch]
@@ -110,15 +110,15 @@ class Carrying:
         self.query, self.batch, self.shard = task.query, task.batch, shard
         self.writer = (task.run, plan.call)
         self.records.check_query(self.query)
-        self.enrichment = self._bound()
+        self.binding = self._bound()
         self.chain = self.records.shard(shard)
         #: the record of this batch, if an earlier attempt has left it, and the one before it
         self.done, self.previous = self._found()
         #: the previous record, if anybody waits in it
         self.carried = self.previous.record if self.previous is not None and self.previous.record.waiting else None
 
-    def _bound(self) -> str:
-        """The identity under which records are written."""
+    def _bound(self) -> Binding:
+        """What the records belong to, which must be this enrichment."""
         binding = self.records.binding()
         changes = binding.changes(self.dimension.meaning)
         if changes:
@@ -126,7 +126,7 @@ class Carrying:
                 f"{self.records.folder} holds the records of another enrichment named {binding.name!r}: "
                 f"{'; '.join(changes)}. Give each enrichment of a query a name= of its own"
             )
-        return binding.identity
+        return binding
 
     def _found(self) -> tuple[Kept | None, Kept | None]:
         newest = self.chain.newest()
@@ -155,7 +155,7 @@ class Carrying:
                 f"{kept.path} belongs to the query {record.query}, this is {self.query}: what waits can belong to one "
                 "query only; give each its own checkpoint"
             )
-        if record.enrichment != self.enrichment and matters:
+        if record.enrichment != self.binding.identity and matters:
             raise StoreError(f"{kept.path} was left by another enrichment; start the query as it was then")
         if record.writer[0] == self.writer[0] != "" and record.writer[1] != self.writer[1]:
             raise SemiStreamError(
@@ -188,7 +188,7 @@ class Carrying:
         dimension = self.dimension
         if not dimension.versioned:
             return None
-        owner = f"{self.query} {self.records.folder.name}"
+        owner = f"{self.query} {self.binding.token}"
         version = pin(dimension.master, owner, self.batch)
         if self.shard == 0:
             unpin_before(dimension.master, owner, max(min(self.records.keeps(), self.batch), 0))
@@ -266,7 +266,7 @@ class Carrying:
         waiting = len(join.pending)
         record = Record(
             query=self.query,
-            enrichment=self.enrichment,
+            enrichment=self.binding.identity,
             writer=self.writer,
             batch=self.batch,
             shard=self.shard,

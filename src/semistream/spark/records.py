@@ -23,6 +23,7 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -32,7 +33,7 @@ from typing import Any
 
 from semistream.errors import ConfigError, SemiStreamError, StoreError
 from semistream.operators.snapshot import Snapshot
-from semistream.sealed import digest, put_file, seal, sealed_name, unseal
+from semistream.sealed import digest, put_file, seal, sealed_name, sync_folder, unseal
 
 #: the folder for records in a checkpoint
 FOLDER = "semistream"
@@ -55,6 +56,8 @@ class Binding:
     master: str
     meaning: dict[str, Any]
     shards: int
+    #: under which versions of R are kept for these records, whatever their enrichment is called
+    token: str
 
     @property
     def identity(self) -> str:
@@ -154,7 +157,7 @@ class Records:
         meaning = json.loads(json.dumps(meaning))
         found = self.find_binding()
         if found is None:
-            return self._bind_first(Binding(name, master, dict(meaning), shards or default))
+            return self._bind_first(Binding(name, master, dict(meaning), shards or default, secrets.token_hex(8)))
         if shards is not None and shards != found.shards:
             raise ConfigError(
                 f"shards={shards}, but this checkpoint divides the stream into {found.shards}; leave shards out, "
@@ -207,6 +210,18 @@ class Records:
 
     def _write(self, name: str, content: Mapping[str, Any]) -> None:
         put_file(self.folder / name, seal(name, json.dumps(content).encode()), replace=True)
+
+    def rename(self, name: str) -> Records:
+        """The same records for an enrichment of another name."""
+        self.require_rest()
+        binding = self.binding()
+        target = records_folder(self.checkpoint, name)
+        if target.exists():
+            raise ConfigError(f"{target} exists: the checkpoint has an enrichment named {name!r} already")
+        self._write(BINDING, asdict(replace(binding, name=name)))
+        os.rename(self.folder, target)
+        sync_folder(target.parent)
+        return Records(target)
 
     def _all_committed(self) -> bool:
         """Whether every batch that was begun is done, so that none is attempted again."""
