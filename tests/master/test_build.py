@@ -135,11 +135,57 @@ def test_a_crash_before_the_switch_leaves_the_old_one(tmp_path: Path, monkeypatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(StoreError, match=r"could not be built .*No space"):
         build_pages(every_type(10), tmp_path / "r", on="k", overwrite=True)
     assert sorted(p.name for p in (tmp_path / "r").iterdir()) == [".lock", "CURRENT", "v000001"]
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(StoreError, match=r"could not be built .*No space"):
         build_pages(every_type(10), tmp_path / "new", on="k")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(5, "Input/output error")])
+@pytest.mark.parametrize("existed", [True, False])
+def test_an_interrupt_after_the_switch_leaves_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existed: bool, error: BaseException
+) -> None:
+    if existed:
+        build_pages(every_type(300), tmp_path / "r", on="k")
+    switch = os.replace
+
+    def interrupted(source: Path, target: Path) -> None:
+        switch(source, target)
+        raise error
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises((KeyboardInterrupt, StoreError)):
+        build_pages(every_type(10), tmp_path / "r", on="k", overwrite=True)
+    master = PageMaster(tmp_path / "r")
+    assert read_all(master, ["k"])[0].num_rows == 10
+    monkeypatch.undo()
+    assert build_pages(every_type(20), tmp_path / "r", on="k", overwrite=True).lineage == master.lineage
+
+
+def test_what_takes_force_was_synced_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file and folder of a version is on disk before CURRENT names it, and CURRENT before the build returns."""
+    done: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def note_sync(handle: int) -> None:
+        fsync(handle)
+        done.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+
+    def note_switch(source: Path, target: Path) -> None:
+        replace(source, target)
+        done.append("switch")
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(os, "replace", note_switch)
+    master = build_pages(every_type(300), tmp_path / "above" / "r", on="k", frequency="k")
+    switched = done.index("switch")
+    wanted = {"above", tmp_path.name, "r", "version", "CURRENT", "manifest.json", *master.manifest.files}
+    assert set(done[:switched]) >= wanted
+    assert "keys.bin" in wanted
+    assert done[switched + 1 :] == ["r"]
+
     assert not (tmp_path / "new").exists()
 
 

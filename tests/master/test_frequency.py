@@ -125,3 +125,17 @@ def test_a_flipped_byte_of_the_second_index(tmp_path: Path) -> None:
         assert reader.locate(np.array([0]))[0][0] >= -1
         with pytest.raises(ChecksumError, match=r"block 1 of .*keys\.bin"):
             reader.locate(np.arange(0, 2100, 3))
+
+
+def test_first_codes_of_blocks_are_checked_when_the_store_is_opened(tmp_path: Path) -> None:
+    """A block's own checksum is no help for a code that is looked for in another block."""
+    master = build_pages(_table(), tmp_path / "r", on="k", frequency="f")
+    keys = master.folder / "keys.bin"
+    whole = keys.read_bytes()
+    assert len(whole) > 4096
+    for at in (4096, 4096 + 7, 4095, len(whole) - 1):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1
+        keys.write_bytes(damaged)
+        with pytest.raises(ChecksumError, match=r"keys\.bin"):
+            PageMaster(tmp_path / "r").open(["word"])

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import shutil
 import time
+from contextlib import ExitStack
 from dataclasses import asdict
 from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +20,7 @@ from semistream.errors import ConfigError, StoreError
 from semistream.master.base import aligned_buffer
 from semistream.master.build import build_pages
 from semistream.master.format import load_identity, version_name, version_of, versions_in
-from semistream.master.leases import LOCK, QUERIES, hold, pin, pinned_versions, unpin_before
+from semistream.master.leases import LOCK, QUERIES, hold, pin, pinned_versions, store_lock, unpin_before
 from semistream.master.open import open_master
 from semistream.master.pages import PageMaster
 from semistream.master.sealed import read_sealed, sealed
@@ -168,6 +171,47 @@ def test_what_a_killed_process_left(store: Path) -> None:
     (store / QUERIES / "query" / ".new-dead").write_text('{"ver')
     pin(store, "query", 1)
     assert pins(store) == ["query", "query/0.json", "query/1.json"]
+
+
+def test_a_pin_that_may_not_be_on_disk_yet(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its writer was killed between the link and the sync: whoever finds it sees to that."""
+    synced: list[str] = []
+    monkeypatch.setattr("semistream.master.leases.sync", lambda path: synced.append(path.name))
+    pin(store, "query", 0)
+    assert synced == ["query"]
+    pin(store, "query", 0)
+    assert synced == ["query"]
+    os.link(store / QUERIES / "query" / "0.json", store / QUERIES / "query" / ".new-dead")
+    pin(store, "query", 0)
+    assert synced == ["query"] * 2
+    pin(store, "query", 1)
+    assert synced == ["query"] * 4, "before the other name is removed, and for the new pin"
+    pin(store, "query", 0)
+    assert synced == ["query"] * 4
+
+
+def test_a_lock_whose_file_is_removed_while_others_wait(store: Path) -> None:
+    """Two processes that hold a lock must hold the same one."""
+    done: list[int] = []
+    other = Thread(target=lambda: done.append(pin(store, "query", 0)))
+
+    def wait_until_it_waits() -> None:
+        inode = f":{(store / LOCK).stat().st_ino} "
+        while other.is_alive():
+            if any("->" in line and inode in line for line in Path("/proc/locks").read_text().splitlines()):
+                return
+            time.sleep(0.01)
+
+    with ExitStack() as second:
+        with store_lock(store):
+            other.start()
+            wait_until_it_waits()
+            (store / LOCK).unlink()
+            second.enter_context(store_lock(store))
+        wait_until_it_waits()
+        assert done == []
+    other.join(60)
+    assert done == [1]
 
 
 def test_a_version_that_never_came_into_force(store: Path) -> None:

@@ -16,7 +16,7 @@ from semistream.columns.keys import KeyCoder
 from semistream.columns.physical import PhysicalSchema
 from semistream.errors import ConfigError, SchemaError
 from semistream.master.base import DEFAULT_PAGE_ROWS, Int64s, check_page_rows, require_columns
-from semistream.master.format import CODE, KEYS, sync
+from semistream.master.format import CODE, KEYS
 from semistream.master.frequency import Frequencies, KeyRanks, given_frequencies, weights_of
 from semistream.master.pages import PageMaster
 from semistream.master.publish import check_target, publish, scratch_folder
@@ -103,11 +103,10 @@ def build_pages(
             null_key_rows=feed.null_key_rows,
         )
         if ranks is not None:
-            ranks.save(folder / KEYS)
-            sync(folder / KEYS)
+            checksum = ranks.save(folder / KEYS)
             manifest.order = order
             manifest.keys = len(ranks.codes)
-            manifest.files[KEYS] = {"bytes": (folder / KEYS).stat().st_size}
+            manifest.files[KEYS] = {"bytes": (folder / KEYS).stat().st_size, "blocks": checksum}
         publish(target, scratch, folder, manifest, keep_versions)
     return PageMaster(target, version=manifest.version)
 

@@ -242,6 +242,14 @@ def write_synced(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
+def make_folder(path: Path) -> None:
+    """A folder with all above it that were missing; they survive a power cut."""
+    missing = [folder for folder in (path, *path.parents) if not folder.is_dir()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in reversed(missing):
+        sync(folder.parent)
+
+
 def sync(path: Path) -> None:
     """Make a file's bytes, or a folder's entries, survive a power cut."""
     handle = os.open(path, os.O_RDONLY)

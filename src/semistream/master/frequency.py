@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semistream.columns.keys import KeyCoder
-from semistream.errors import ChecksumError, ConfigError, SchemaError
+from semistream.errors import ChecksumError, ConfigError, SchemaError, StoreError
 from semistream.kernels.pages import (
     TABLE_BLOCK,
     TABLE_COUNT_AT,
@@ -31,6 +31,7 @@ from semistream.kernels.pages import (
 from semistream.master.base import aligned_buffer, require_columns
 from semistream.master.files import failed_read, open_file
 from semistream.master.format import DAMAGED
+from semistream.master.sealed import digest
 
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -99,8 +100,11 @@ class KeyRanks:
     def rank(self, codes: Int64s) -> Int64s:
         return self._ranks[np.searchsorted(self.codes, codes)]
 
-    def save(self, path: Path) -> None:
-        """The second index: blocks of entries sorted by code, each with their number and a checksum."""
+    def save(self, path: Path) -> str:
+        """The second index: blocks of entries sorted by code, each with their number and a checksum.
+
+        Returns a checksum of the blocks' first codes and checksums, which the blocks do not have themselves.
+        """
         n_blocks = -(-len(self.codes) // TABLE_ENTRIES)
         blocks = np.zeros((n_blocks, TABLE_BLOCK), dtype=np.uint8)
         entries = blocks[:, :TABLE_COUNT_AT].view(np.int64).reshape(n_blocks, TABLE_ENTRIES, 3)
@@ -114,13 +118,33 @@ class KeyRanks:
         sums: UInt64s = np.zeros(n_blocks, dtype=np.uint64)
         hash_pages(base, np.full(n_blocks, TABLE_SUM_AT, dtype=np.int64), sums)
         blocks[:, TABLE_SUM_AT:].view(np.uint64)[:, 0] = sums
-        blocks.tofile(path)
+        with path.open("wb") as file:
+            file.write(blocks.data)
+            file.flush()
+            os.fsync(file.fileno())
+        return _checksum(np.ascontiguousarray(entries[:, 0, 0]), sums)
 
 
-def table_fences(path: Path) -> Int64s:
-    """First code of every block of a second index."""
-    words = np.memmap(path, dtype=np.int64, mode="r") if path.stat().st_size else np.empty(0, dtype=np.int64)
-    return np.array(words[:: TABLE_BLOCK // 8], dtype=np.int64)
+def table_fences(path: Path, expected: str) -> Int64s:
+    """First code of every block of a second index, if they and the blocks' checksums are those that were written."""
+    fences, sums = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.uint64)]
+    try:
+        with path.open("rb") as file:
+            while part := file.read(_TABLE_BLOCKS * TABLE_BLOCK):
+                words = np.frombuffer(part, dtype=np.int64).reshape(-1, TABLE_BLOCK // 8)
+                fences.append(words[:, 0].copy())
+                sums.append(words[:, TABLE_SUM_AT // 8].view(np.uint64))
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path} cannot be read ({error}); {DAMAGED}") from error
+    first = np.concatenate(fences)
+    found = _checksum(first, np.concatenate(sums))
+    if found != expected:
+        raise ChecksumError(f"the blocks of {path} have the checksum {found}, {expected} was written: {DAMAGED}")
+    return first
+
+
+def _checksum(fences: Int64s, sums: UInt64s) -> str:
+    return digest(fences.tobytes() + sums.tobytes())
 
 
 class SecondIndex:

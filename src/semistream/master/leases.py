@@ -30,6 +30,7 @@ from semistream.master.format import (
     Identity,
     current_folder,
     load_identity,
+    make_folder,
     sync,
     version_name,
     version_of,
@@ -70,7 +71,7 @@ def hold(path: Path, version: int | None = None) -> Lease:
     for _ in range(_RETRIES):
         folder = current_folder(path, version)
         try:
-            handle = os.open(folder / MANIFEST, os.O_RDONLY)
+            handle = os.open(folder / MANIFEST, os.O_RDONLY | os.O_NOFOLLOW)
         except FileNotFoundError:
             if folder.is_dir():
                 raise StoreError(f"{folder / MANIFEST} is missing; build the store again with build_pages") from None
@@ -85,11 +86,7 @@ def hold(path: Path, version: int | None = None) -> Lease:
                 os.close(handle)
                 raise StoreError(f"{folder / MANIFEST} cannot be locked ({error.strerror})") from error
         # Between finding and locking it the version may have been removed: then there is a newer one.
-        try:
-            same = os.path.samestat(os.fstat(handle), os.stat(folder / MANIFEST))
-        except FileNotFoundError:
-            same = False
-        if same:
+        if _is_same(handle, folder / MANIFEST):
             return Lease(folder, handle)
         os.close(handle)
     raise StoreError(f"the versions of {path} come and go faster than one can be opened: build less often")
@@ -98,20 +95,42 @@ def hold(path: Path, version: int | None = None) -> Lease:
 @contextmanager
 def store_lock(path: Path) -> Iterator[None]:
     """Alone in changing which versions there are and who has pinned them."""
+    handle = _locked(path / LOCK)
     try:
-        handle = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise StoreError(f"{path / LOCK} cannot be opened ({error.strerror}): the store must be writable") from error
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        except OSError as error:
-            raise StoreError(
-                f"{path / LOCK} cannot be locked ({error.strerror}): the file system must support flock"
-            ) from error
         yield
     finally:
         os.close(handle)
+
+
+def _locked(file: Path) -> int:
+    """A handle that holds the lock file, which exists from now on."""
+    while True:
+        try:
+            handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise StoreError(f"{file} cannot be opened ({error.strerror}): the store must be writable") from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            # A build that failed removes a new store, and its lock file with it, while others wait for the lock.
+            if _is_same(handle, file):
+                return handle
+        except OSError as error:
+            os.close(handle)
+            raise StoreError(
+                f"{file} cannot be locked ({error.strerror}): the file system must support flock"
+            ) from error
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+
+
+def _is_same(handle: int, file: Path) -> bool:
+    """Whether the file that was opened still has its name."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(file))
+    except FileNotFoundError:
+        return False
 
 
 def pin(store: str | Path, owner: str, batch: int) -> int:
@@ -134,6 +153,8 @@ def pin_identity(store: str | Path, owner: str, batch: int) -> Identity:
             recorded = _recorded(name)
             if recorded is None:
                 recorded = _record(name, load_identity(current_folder(path)))
+    elif _is_unsure(name):
+        sync(name.parent)
     folder = path / version_name(recorded.version)
     remedy = "bring the version back, or start the query anew with another checkpoint"
     if not folder.is_dir():
@@ -196,6 +217,9 @@ def drop_unused(path: Path, keep: int, bin_folder: Path) -> list[int]:
         folder = path / version_name(number)
         if number not in pinned and _move_unless_leased(folder, bin_folder / folder.name):
             dropped.append(number)
+    if dropped:
+        # Before their files are removed: a power cut must not bring back versions that lack some.
+        sync(path)
     return dropped
 
 
@@ -255,30 +279,38 @@ def _recorded(file: Path) -> Identity | None:
     return identity
 
 
+def _is_unsure(file: Path) -> bool:
+    """Whether the process that wrote a pin has not synced it yet, and perhaps never will."""
+    try:
+        return file.stat().st_nlink > 1
+    except FileNotFoundError:
+        return False
+
+
 def _record(file: Path, identity: Identity) -> Identity:
     """Write a pin, whole and on disk, unless there is one; the store's lock is held. Returns what it names."""
     for _ in range(_RETRIES):
-        new = not file.parent.is_dir()
         fresh = file.parent / f"{_FRESH}{secrets.token_hex(8)}"
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(file.parent)
             # Only the holder of the lock writes here: others were left behind by processes that were killed.
-            for stale in file.parent.glob(f"{_FRESH}*"):
-                stale.unlink(missing_ok=True)
+            stale = list(file.parent.glob(f"{_FRESH}*"))
+            if stale:
+                sync(file.parent)
+            for left in stale:
+                left.unlink(missing_ok=True)
             write_synced(fresh, sealed(asdict(identity))[0])
-            try:
-                # Unlike a rename, a link never replaces what another process wrote first.
-                os.link(fresh, file)
-            finally:
-                fresh.unlink(missing_ok=True)
+            # Unlike a rename, a link never replaces what another process wrote first. The other name goes last: as
+            # long as there are two, the pin may be seen before it is sure to survive a power cut (`_is_unsure`).
+            os.link(fresh, file)
             sync(file.parent)
-            if new:
-                sync(file.parent.parent)
+            fresh.unlink(missing_ok=True)
             return identity
         except FileNotFoundError:
             # `unpin_before` removed the owner's folder meanwhile.
             continue
         except FileExistsError:
+            fresh.unlink(missing_ok=True)
             recorded = _recorded(file)
             if recorded is not None:
                 return recorded

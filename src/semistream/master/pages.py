@@ -150,14 +150,15 @@ class PageMaster(Master):
         table = pa.ipc.open_file(pa.py_buffer(content)).read_all()
         offsets, lengths = table["offset"].to_numpy(), table["length"].to_numpy()
         size = self.manifest.files[shard["pages_file"]]["bytes"]
-        if len(table) != shard["pages"] or offsets[-1] + lengths[-1] > size:
+        end_to_end = (lengths > 0).all() and (offsets[1:] == (offsets + lengths)[:-1]).all()
+        if len(table) != shard["pages"] or offsets[0] < 0 or offsets[-1] + lengths[-1] > size or not end_to_end:
             raise StoreError(f"{path} does not fit the manifest beside it: {DAMAGED}")
         return table
 
     @cached_property
     def second_index(self) -> Int64s:
         """First code of every block of the second index (order "frequency")."""
-        return table_fences(self.folder / KEYS)
+        return table_fences(self.folder / KEYS, self.manifest.files[KEYS]["blocks"])
 
     @property
     def code_range(self) -> tuple[int, int] | None:

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from semistream.errors import StoreError
@@ -21,6 +21,7 @@ from semistream.master.format import (
     Manifest,
     current_version,
     load_identity,
+    make_folder,
     name_current,
     sync,
     version_name,
@@ -52,12 +53,17 @@ def check_target(path: Path, overwrite: bool) -> None:
 def scratch_folder(path: Path) -> Iterator[Path]:
     """A hidden folder inside the store; gone afterwards, and the store with it if it was new and failed."""
     existed = path.exists()
-    path.mkdir(parents=True, exist_ok=True)
-    _sweep(path)
-    folder = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=path))
-    lock = _lock(folder)
+    try:
+        make_folder(path)
+        _sweep(path)
+        folder = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=path))
+        lock = _lock(folder)
+    except OSError as error:
+        raise _not_built(path, error) from error
     try:
         yield folder
+    except OSError as error:
+        raise _not_built(path, error) from error
     finally:
         # A task of a failed job may still be writing here: what it adds meanwhile needs another turn.
         for _ in range(_REMOVALS):
@@ -67,8 +73,17 @@ def scratch_folder(path: Path) -> Iterator[Path]:
         if lock is not None:
             os.close(lock)
         if not existed and all(left.name == LOCK for left in path.iterdir()):
-            (path / LOCK).unlink(missing_ok=True)
-            path.rmdir()
+            # Another build may have begun here meanwhile: then the folder is not empty, and stays.
+            with suppress(OSError):
+                (path / LOCK).unlink(missing_ok=True)
+                path.rmdir()
+
+
+def _not_built(path: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"{path} could not be built ({error}): see that its disk has room and that its source can be read, then build "
+        "it again"
+    )
 
 
 def _lock(folder: Path) -> int | None:
