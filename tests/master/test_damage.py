@@ -81,6 +81,31 @@ def test_a_file_cut_while_open(store: Path) -> None:
             reader.read(0, 8, buffer)
 
 
+@pytest.mark.parametrize("has_madvise", [True, False])
+@pytest.mark.parametrize("pages_left", [0, 7])
+def test_a_file_cut_while_mapped(
+    store: Path, monkeypatch: pytest.MonkeyPatch, pages_left: int, has_madvise: bool
+) -> None:
+    """Touching what is gone would end the process with SIGBUS."""
+    if not has_madvise:
+        monkeypatch.setattr("semistream.master.pages.populate_pages", lambda *_: 0)
+    with PageMaster(store).open(["tiny"]) as reader:
+        reader.map(np.array([0]))
+        with (store / "v000001" / "pages-00000.arrow").open("r+b") as file:
+            file.truncate(reader.page_offset(pages_left) // 4096 * 4096)
+        for _ in range(2):
+            with pytest.raises(StoreError, match=r"pages-00000\.arrow .*(truncated|checksum)"):
+                reader.map(np.array([1, 5, 7, 8, 9, 12]))
+
+
+def test_a_file_cut_before_it_is_mapped(store: Path) -> None:
+    with PageMaster(store).open(["tiny"]) as reader:
+        with (store / "v000001" / "pages-00000.arrow").open("r+b") as file:
+            file.truncate(0)
+        with pytest.raises(StoreError, match=r"pages-00000\.arrow cannot be mapped"):
+            reader.map(np.array([1]))
+
+
 def _edit(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
     def damage(version: Path) -> None:
         raw, _ = read_sealed(version / "manifest.json")

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -99,6 +100,19 @@ def test_parquet_that_changes_under_its_reader(tmp_path: Path) -> None:
     (tmp_path / "new.parquet").replace(file)
     with pytest.raises(StoreError, match="changed while it was in use: open the master data again"):
         master.open(["v"]).read(0, 1, aligned_buffer(0))
+
+
+def test_parquet_that_is_cut_under_its_reader(tmp_path: Path) -> None:
+    """Data pages past the end of the file: an error, where a mapping would be a signal."""
+    file = tmp_path / "r.parquet"
+    rows = 200_000
+    pq.write_table(pa.table({"k": np.random.default_rng(1).permutation(rows)}), file, use_dictionary=False)
+    reader = ParquetMaster(file, "k").open(["k"])
+    reader.read(0, 1, aligned_buffer(0))
+    with file.open("r+b") as opened:
+        opened.truncate(4096)
+    with pytest.raises(StoreError, match=r"r\.parquet"):
+        reader.read(1, rows // reader.page_rows, aligned_buffer(0))
 
 
 def test_tables_are_known_by_their_object() -> None:

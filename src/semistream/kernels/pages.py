@@ -8,18 +8,24 @@ where the buffers of each column lie.
 # mypy: disallow_untyped_defs=False
 from __future__ import annotations
 
+import mmap
 from typing import Any
 
 import numpy as np
 from numba import njit
 
 from semistream.kernels.hashing import xxhash64_bytes
-from semistream.kernels.raw import load_i32, load_i64, load_u16, load_u32, load_u64, native_pread
+from semistream.kernels.raw import load_i32, load_i64, load_u16, load_u32, load_u64, native_madvise, native_pread
 
 FIXED, BOOL, VAR = 0, 1, 2
 CHECKSUM_SEED = np.uint64(0)
 # numba types an intrinsic by its Python signature, with the typing context that calls do not pass.
 _pread: Any = native_pread
+_madvise: Any = native_madvise
+
+#: since Linux 5.14
+MADV_POPULATE_READ = 22
+MEMORY_PAGE = mmap.PAGESIZE
 
 # A block of the second index (order "frequency"): entries of (code, first row, rows), their number, a
 # checksum.
@@ -152,17 +158,44 @@ def verify_pages(base, pages, starts, sums):
     return -1
 
 
-@njit("int64(int64[::1], int64[::1], int64[::1], uint64[::1], uint8[::1])", cache=True, nogil=True)
-def verify_touched(base, pages, starts, sums, seen):
-    """The same for mapped pages, each only the first time; `seen` has a bit a page."""
+@njit("int64(int64[::1], uint8[::1], int64[::1])", cache=True, nogil=True)
+def unseen_pages(pages, seen, positions):
+    """How many of the pages are not marked in `seen`, a bit per page, and the positions of these."""
+    count = 0
     for i in range(pages.shape[0]):
         p = pages[i]
-        mark = np.uint8(1 << (p & 7))
-        if seen[p >> 3] & mark:
-            continue
-        if xxhash64_bytes(base[i], starts[p + 1] - starts[p], CHECKSUM_SEED) != sums[p]:
+        if not (seen[p >> 3] >> (p & 7)) & 1:
+            positions[count] = i
+            count += 1
+    return count
+
+
+@njit("void(int64[::1], uint8[::1])", cache=True, nogil=True)
+def mark_seen(pages, seen):
+    """Mark pages as `unseen_pages` looks for them."""
+    for i in range(pages.shape[0]):
+        seen[pages[i] >> 3] |= np.uint8(1 << (pages[i] & 7))
+
+
+@njit("int64(int64[::1], int64[::1], int64[::1])", cache=True, nogil=True)
+def populate_pages(base, pages, starts):
+    """Have mapped pages read in; -1, or the position of the first page for which that was refused.
+
+    Touching a page of a mapping that cannot be read raises a signal, which ends the process; asking for it first
+    returns an error. Neighbours are asked for together.
+    """
+    n = pages.shape[0]
+    i = 0
+    while i < n:
+        low = base[i] // MEMORY_PAGE * MEMORY_PAGE
+        end = base[i] + starts[pages[i] + 1] - starts[pages[i]]
+        j = i + 1
+        while j < n and 0 <= base[j] - end < MEMORY_PAGE:
+            end = base[j] + starts[pages[j] + 1] - starts[pages[j]]
+            j += 1
+        if _madvise(low, end - low, MADV_POPULATE_READ) != 0:
             return i
-        seen[p >> 3] |= mark
+        i = j
     return -1
 
 

@@ -75,6 +75,20 @@ def native_pread(typingctx: Any, fd: Any, address: Any, count: Any, offset: Any)
     return types.int64(types.int64, types.int64, types.int64, types.int64), codegen
 
 
+@intrinsic
+def native_madvise(typingctx: Any, address: Any, count: Any, advice: Any) -> Any:
+    """libc madvise(2): 0, or -1 for an error."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        i64, i32 = ir.IntType(64), ir.IntType(32)
+        kind = ir.FunctionType(i32, [ir.IntType(8).as_pointer(), i64, i32])
+        function = cgutils.get_or_insert_function(builder.module, kind, "madvise")
+        pointer = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+        return builder.sext(builder.call(function, [pointer, args[1], builder.trunc(args[2], i32)]), i64)
+
+    return types.int64(types.int64, types.int64, types.int64), codegen
+
+
 @njit("void(int64, int64, int64)", cache=True, nogil=True)
 def copy_bytes(target, source, count):  # type: ignore[no-untyped-def]
     """memcpy of a short run: words first, then the odd bytes."""

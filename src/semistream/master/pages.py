@@ -31,9 +31,11 @@ from semistream.kernels.pages import (
     CHECKSUM_SEED,
     layout_pages,
     locate_in_fences,
+    mark_seen,
+    populate_pages,
     read_pages,
+    unseen_pages,
     verify_pages,
-    verify_touched,
 )
 from semistream.kernels.units import read_each
 from semistream.master import format as store_format
@@ -177,7 +179,13 @@ class PageMaster(Master):
 
 
 class PageStoreReader(PageReader):
-    """Reads, maps and locates pages of a store for some of its columns."""
+    """Reads, maps and locates pages of a store for some of its columns.
+
+    Pages are mapped for operators that look a few rows up on many pages: a copy of them would cost more than the rows
+    do. Each is read in and checked when it is first wanted, so a file that was cut or a disk that fails is a
+    StoreError. One case remains: the system may drop a page that was checked and have to read it again, and if the disk
+    fails just then, the process gets SIGBUS. `read` and `read_runs` copy pages and have no such case.
+    """
 
     has_index = True
 
@@ -186,6 +194,7 @@ class PageStoreReader(PageReader):
         manifest = master.manifest
         self._lease = master._lease.again()
         self._paths = [master.folder / shard["pages_file"] for shard in manifest.shards]
+        self._sizes = [int(manifest.files[path.name]["bytes"]) for path in self._paths]
         self._index = master.index
         self.fences, self.continues = self._index.fences, self._index.continues
         self._last_pages = self._index.borders[1:] - 1
@@ -317,19 +326,39 @@ class PageStoreReader(PageReader):
             )
         self._require_open()
         if self._mapped is None:
-            files = [
-                np.frombuffer(mmap.mmap(fd, 0, access=mmap.ACCESS_READ), dtype=np.uint8) for fd in self._fds.tolist()
-            ]
+            files = [self._map_file(i) for i in range(len(self._paths))]
             addresses = np.array([file.ctypes.data for file in files], dtype=np.int64)
             self._mapped = files, addresses - self._index.shifts
         pages = self._chosen(pages)
         files, shifts = self._mapped
         base = self._index.starts[pages]
         base += shifts[self._files_of(pages)] if len(shifts) > 1 else shifts
-        bad = verify_touched(base, pages, self._index.starts, self._index.sums, self._seen)
+        fresh = np.empty(len(pages), dtype=np.int64)
+        count = unseen_pages(pages, self._seen, fresh)
+        if count:
+            self._touch(base[fresh[:count]], pages[fresh[:count]])
+        return self._block(base, pages, files)
+
+    def _map_file(self, number: int) -> Bytes:
+        """A file of pages in memory, if it still has the length that the manifest says."""
+        try:
+            # Python refuses a length beyond the end of the file.
+            mapped = mmap.mmap(int(self._fds[number]), self._sizes[number], access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{self._paths[number]} cannot be mapped ({error}): {DAMAGED}") from error
+        return np.frombuffer(mapped, dtype=np.uint8)
+
+    def _touch(self, base: Int64s, pages: Int64s) -> None:
+        """Read and check mapped pages the first time they are wanted; a failure is an error and not a signal."""
+        if populate_pages(base, pages, self._index.starts) >= 0:
+            # The kernel is older than Linux 5.14, or the pages cannot be read: reading them in tells.
+            buffer = aligned_buffer(self.buffer_bytes(1))
+            for page in pages:
+                self._fetch(np.array([page]), buffer, 0)
+        bad = verify_pages(base, pages, self._index.starts, self._index.sums)
         if bad >= 0:
             raise self._wrong_sum(int(pages[bad]), int(base[bad]))
-        return self._block(base, pages, files)
+        mark_seen(pages, self._seen)
 
     def locate(self, codes: Int64s) -> tuple[Int64s, Int64s]:
         codes = np.ascontiguousarray(codes)

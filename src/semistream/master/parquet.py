@@ -1,8 +1,9 @@
 """R as Parquet files, read in place: a scan without an index.
 
 This is what MESHJOIN, SSJ and SSBJ are for. Pages are ranges of rows, whatever the row groups: batches are
-decoded a few thousand rows at a time from mapped files, so memory does not grow with the row group. The scan
-keeps going where the last read ended; only a jump (a restart, or the end of a cycle) seeks.
+decoded a few thousand rows at a time through small read buffers, so memory does not grow with the row group. The scan
+keeps going where the last read ended; only a jump (a restart, or the end of a cycle) seeks. Files are not mapped: a
+read that fails is an error, a mapping that fails is a signal.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from semistream.columns.keys import KeyCoder
@@ -79,8 +79,6 @@ class _File:
             raise StoreError(f"{self.state.path} was changed while it was in use: open the master data again")
 
     def open(self) -> pq.ParquetFile:
-        if isinstance(self.fragment.filesystem, pafs.LocalFileSystem):
-            return pq.ParquetFile(self.fragment.path, memory_map=True, pre_buffer=False)
         return pq.ParquetFile(self.fragment.open(), buffer_size=1 << 16, pre_buffer=False)
 
 
