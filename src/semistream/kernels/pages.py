@@ -26,6 +26,8 @@ _madvise: Any = native_madvise
 #: since Linux 5.14
 MADV_POPULATE_READ = 22
 MEMORY_PAGE = mmap.PAGESIZE
+# What Linux maps around a page that is touched, if it is in memory; so asking for it as well costs nothing.
+_FAULT_AROUND = 1 << 16
 
 # A block of the second index (order "frequency"): entries of (code, first row, rows), their number, a
 # checksum.
@@ -190,7 +192,7 @@ def populate_pages(base, pages, starts):
         low = base[i] // MEMORY_PAGE * MEMORY_PAGE
         end = base[i] + starts[pages[i] + 1] - starts[pages[i]]
         j = i + 1
-        while j < n and 0 <= base[j] - end < MEMORY_PAGE:
+        while j < n and 0 <= base[j] - end < _FAULT_AROUND:
             end = base[j] + starts[pages[j] + 1] - starts[pages[j]]
             j += 1
         if _madvise(low, end - low, MADV_POPULATE_READ) != 0:
