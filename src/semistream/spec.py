@@ -25,6 +25,7 @@ _UNITS = {
 
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0}
 _SECONDS |= {"m": 60.0, "min": 60.0, "minute": 60.0, "minutes": 60.0, "h": 3600.0, "hour": 3600.0, "hours": 3600.0}
+_SECONDS |= {"d": 86400.0, "day": 86400.0, "days": 86400.0}
 
 
 def parse_bytes(value: str | int | float) -> int:
@@ -65,7 +66,7 @@ def parse_seconds(value: str | int | float) -> float:
             seconds = float(match[1]) * _SECONDS[match[2].lower()]
     if not 0 < seconds < math.inf:
         raise ConfigError(
-            f"{value!r} is not a duration; allowed are a number above 0 and one of the units ms, s, min, h, "
+            f"{value!r} is not a duration; allowed are a number above 0 and one of the units ms, s, min, h, d, "
             "for example '30s'"
         )
     return seconds

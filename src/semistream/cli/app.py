@@ -1,4 +1,4 @@
-"""The commands of `semistream`: operators, a join of Parquet files, a pipeline, the papers' figures, a demonstration.
+"""The commands of `semistream`: operators, a join, a pipeline, page stores, the papers' figures, a demonstration.
 
 Standard output carries results only; notices, progress and errors go to standard error. Every error that a
 user can cause is one line there and exit status 2.
@@ -20,6 +20,7 @@ from semistream.cli.join import join
 from semistream.cli.notices import compile_notice, notes, reported, spark_wanted
 from semistream.cli.reproduce import reproduce
 from semistream.cli.run import run
+from semistream.cli.store import store
 
 # Plain text, so that a message is one line wherever it ends up.
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -66,6 +67,7 @@ def algorithms(
 for _command in (join, run, explain, calibrate, tune, reproduce):
     app.command()(_command)
 app.add_typer(carry, name="carry")
+app.add_typer(store, name="master")
 
 
 @app.command()

@@ -143,6 +143,20 @@ def table_fences(path: Path, expected: str) -> Int64s:
     return first
 
 
+def verify_table(path: Path, expected: str) -> list[str]:
+    """What is wrong with a second index, block by block; nothing if it is as it was written."""
+    wrong: list[int] = []
+    count = len(table_fences(path, expected))
+    for first in range(0, count, _TABLE_BLOCKS):
+        content = np.fromfile(path, np.uint8, _TABLE_BLOCKS * TABLE_BLOCK, offset=first * TABLE_BLOCK)
+        blocks = content.reshape(-1, TABLE_BLOCK)
+        base = content.ctypes.data + np.arange(len(blocks), dtype=np.int64) * TABLE_BLOCK
+        sums: UInt64s = np.zeros(len(blocks), dtype=np.uint64)
+        hash_pages(base, np.full(len(blocks), TABLE_SUM_AT, dtype=np.int64), sums)
+        wrong += (first + np.flatnonzero(sums != blocks[:, TABLE_SUM_AT:].view(np.uint64)[:, 0])).tolist()
+    return [f"block {block} of {path} has a wrong checksum: {DAMAGED}" for block in wrong]
+
+
 def _checksum(fences: Int64s, sums: UInt64s) -> str:
     return digest(fences.tobytes() + sums.tobytes())
 

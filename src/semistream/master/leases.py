@@ -19,16 +19,17 @@ import fcntl
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from semistream.errors import ConfigError, StoreError
 from semistream.master.format import (
     MANIFEST,
     Identity,
     current_folder,
+    current_version,
     load_identity,
     make_folder,
     sync,
@@ -190,17 +191,50 @@ def unpin_before(store: str | Path, owner: str, batch: int | None) -> None:
                 raise
 
 
+@dataclass(frozen=True)
+class Pin:
+    """What a batch of a query uses; no identity where the file cannot be read, so that any version may be meant."""
+
+    owner: str
+    batch: int
+    identity: Identity | None
+    #: when it was made, in seconds since 1970
+    since: float
+
+
+def pins_in(path: Path) -> list[Pin]:
+    """All pins of a store, by owner and batch."""
+    found = []
+    for file in (path / QUERIES).glob("*/*.json"):
+        batch = _batch_of(file)
+        if batch is None:
+            continue
+        owner = unquote(file.parent.name)
+        # One that is missing was let go by its query meanwhile.
+        with suppress(FileNotFoundError):
+            since = file.stat().st_mtime
+            try:
+                recorded = _recorded(file)
+            except StoreError:
+                found.append(Pin(owner, batch, None, since))
+            else:
+                found += [] if recorded is None else [Pin(owner, batch, recorded, since)]
+    return sorted(found, key=lambda pin: (pin.owner, pin.batch))
+
+
 def pinned_versions(path: Path) -> set[int] | None:
     """Versions that some pin names; None when a pin cannot be read, so that any version may be meant."""
-    found: set[int] = set()
-    for file in (path / QUERIES).glob("*/*.json"):
-        try:
-            recorded = _recorded(file)
-        except StoreError:
-            return None
-        if recorded is not None:
-            found.add(recorded.version)
-    return found
+    pins = pins_in(path)
+    if any(pin.identity is None for pin in pins):
+        return None
+    return {pin.identity.version for pin in pins if pin.identity is not None}
+
+
+def unpinned_versions(path: Path, keep: int, pinned: set[int]) -> list[int]:
+    """The versions before the one in force, less those that are pinned and the `keep` newest."""
+    current = current_version(path)
+    older = [number for number in versions_in(path) if number < current]
+    return [number for number in older[: max(len(older) - keep, 0)] if number not in pinned]
 
 
 def drop_unused(path: Path, keep: int, bin_folder: Path) -> list[int]:
@@ -208,14 +242,13 @@ def drop_unused(path: Path, keep: int, bin_folder: Path) -> list[int]:
 
     To be called with the store's lock held. A version that is held now stays until the next one comes into force.
     """
-    older = versions_in(path)[:-1]
     pinned = pinned_versions(path)
     if pinned is None:
         return []
     dropped = []
-    for number in older[: max(len(older) - keep, 0)]:
+    for number in unpinned_versions(path, keep, pinned):
         folder = path / version_name(number)
-        if number not in pinned and _move_unless_leased(folder, bin_folder / folder.name):
+        if _move_unless_leased(folder, bin_folder / folder.name):
             dropped.append(number)
     if dropped:
         # Before their files are removed: a power cut must not bring back versions that lack some.
@@ -223,16 +256,53 @@ def drop_unused(path: Path, keep: int, bin_folder: Path) -> list[int]:
     return dropped
 
 
-def drop_orphans(path: Path, bin_folder: Path) -> None:
-    """Move versions away that never came into force: their build was killed at the last moment."""
+def orphans(path: Path) -> list[int]:
+    """Versions that never came into force: their build was killed at the last moment."""
     try:
         current = version_of(current_folder(path))
     except StoreError:
         # Without a version in force none is known to be an orphan.
-        return
-    for number in versions_in(path):
-        if number > current:
-            _move_unless_leased(path / version_name(number), bin_folder / version_name(number))
+        return []
+    return [number for number in versions_in(path) if number > current]
+
+
+def drop_orphans(path: Path, bin_folder: Path) -> list[int]:
+    """Move such versions into a folder to be removed; the store's lock is held."""
+    return [
+        number
+        for number in orphans(path)
+        if _move_unless_leased(path / version_name(number), bin_folder / version_name(number))
+    ]
+
+
+def is_leased(folder: Path) -> bool:
+    """Whether some process, on whichever machine, has a version open; True where that cannot be told."""
+    try:
+        handle = os.open(folder / MANIFEST, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def lease_holders(folder: Path) -> list[int]:
+    """Processes of this machine that have a version open, as far as the system tells."""
+    try:
+        about = os.stat(folder / MANIFEST)
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return []
+    place = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
+    # For example "3: FLOCK  ADVISORY  READ 4711 fe:00:131 0 EOF"; of one that waits, "->" follows the number.
+    words = [line.split() for line in lines]
+    return sorted({int(word[4]) for word in words if word[1] == "FLOCK" and word[5] == place and int(word[4]) > 0})
 
 
 def _move_unless_leased(folder: Path, target: Path) -> bool:

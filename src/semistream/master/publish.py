@@ -55,7 +55,7 @@ def scratch_folder(path: Path) -> Iterator[Path]:
     existed = path.exists()
     try:
         make_folder(path)
-        _sweep(path)
+        leftovers(path, remove=True)
         folder = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=path))
         lock = _lock(folder)
     except OSError as error:
@@ -97,16 +97,20 @@ def _lock(folder: Path) -> int | None:
     return handle
 
 
-def _sweep(path: Path) -> None:
-    """Remove what crashed builds left behind; a live build holds a lock on its folder."""
-    for folder in path.glob(f"{_SCRATCH}*"):
+def leftovers(path: Path, remove: bool) -> list[str]:
+    """Names of what crashed builds left behind, removed if so wanted; a live build holds a lock on its folder."""
+    found = []
+    for folder in sorted(path.glob(f"{_SCRATCH}*")):
         try:
             handle = _lock(folder)
         except OSError:
             continue
         if handle is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+            found.append(folder.name)
+            if remove:
+                shutil.rmtree(folder, ignore_errors=True)
             os.close(handle)
+    return found
 
 
 def publish(path: Path, scratch: Path, written: Path, manifest: Manifest, keep: int) -> None:

@@ -1,0 +1,92 @@
+"""`semistream master list|verify|gc`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from semistream import build_pages
+from semistream.cli.app import app
+from semistream.master.format import versions_in
+from semistream.master.leases import pin
+from semistream.master.pages import PageMaster
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(app, ["master", *map(str, arguments)])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    for rows in (3, 5):
+        build_pages(pa.table({"k": range(rows)}), tmp_path / "r", on="k", overwrite=True, keep_versions=9).close()
+        pin(tmp_path / "r", "a query", rows)
+    return tmp_path / "r"
+
+
+def test_list(store: Path) -> None:
+    done = run("list", store)
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4
+    assert PageMaster(store, 1).identity in lines[1]
+    assert "query a query, batch 3, since " in lines[1]
+    assert "in force" in lines[2]
+    assert "query a query, batch 5, since " in lines[3]
+    told = json.loads(run("list", store, "--json").stdout)
+    assert [(v["version"], v["rows"], v["in_force"]) for v in told] == [(1, 3, False), (2, 5, True)]
+    assert told[0]["pins"][0]["batch"] == 3
+
+
+def test_verify(store: Path) -> None:
+    done = run("verify", store)
+    assert (done.exit_code, done.stdout) == (0, "no damage found\n")
+    pages = store / "v000001" / "pages-00000.arrow"
+    raw = bytearray(pages.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    pages.write_bytes(raw)
+    done = run("verify", store)
+    assert done.exit_code == 1
+    assert "page 0 of" in done.stdout
+    assert run("verify", store, "--version", 2).exit_code == 0
+    done = run("verify", store, "--version", 1, "--json")
+    assert (done.exit_code, len(json.loads(done.stdout)["damaged"])) == (1, 1)
+
+
+def test_gc(store: Path) -> None:
+    assert run("gc", store).stdout == "nothing to remove\n"
+    done = run("gc", store, "--forget", "a query", "--dry-run")
+    assert done.stdout.splitlines() == ["would remove version 1", "would remove the pins of query a query"]
+    assert json.loads(run("gc", store, "--pins-older-than", "30d", "--json").stdout)["queries"] == []
+    reader = PageMaster(store, 1)
+    done = run("gc", store, "--forget", "a query")
+    assert done.stdout == "removed the pins of query a query\n"
+    assert done.stderr == "kept version 1: it is open\n"
+    reader.close()
+    assert run("gc", store, "--keep", 1).stdout == "nothing to remove\n"
+    assert run("gc", store).stdout == "removed version 1\n"
+    assert versions_in(store) == [2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("list", "absent"), "absent is no page store"),
+        (("verify", "absent"), "absent is no page store"),
+        (("gc", "absent"), "absent is no page store"),
+        (("gc", "STORE", "--forget", "nobody"), "'nobody' has no pins"),
+        (("gc", "STORE", "--pins-older-than", "soon"), "'soon' is not a duration"),
+        (("gc", "STORE", "--keep", "-1"), "keep=-1"),
+    ],
+)
+def test_mistakes(store: Path, arguments: tuple[str, ...], words: str) -> None:
+    done = run(*(str(store) if word == "STORE" else word for word in arguments))
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert words in line
