@@ -176,19 +176,18 @@ def unpin_before(store: str | Path, owner: str, batch: int | None) -> None:
     """Forget what `owner` used for batches before `batch`; None forgets the owner altogether."""
     folder = _pin_file(Path(store), owner, batch or 0).parent
     try:
-        files = list(folder.iterdir())
-    except FileNotFoundError:
-        return
-    for file in files:
-        number = _batch_of(file)
-        if batch is None or (number is not None and number < batch):
-            file.unlink(missing_ok=True)
-    if batch is None:
-        try:
+        for file in list(folder.iterdir()):
+            number = _batch_of(file)
+            if batch is None or (number is not None and number < batch):
+                file.unlink(missing_ok=True)
+        if batch is None:
             folder.rmdir()
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
-                raise
+    except OSError as error:
+        # There were no pins, or another process adds one just now.
+        if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+            raise StoreError(
+                f"pins in {folder} cannot be removed ({error.strerror}): the store must be writable"
+            ) from error
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,212 @@
+"""Building, publishing, pinning and cleaning up page stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from tests.faults.harness import Scenario, Verdict, compare
+from tests.master.decoding import block_table, read_all
+from tests.master.sharded import build_shards
+
+from semistream.errors import StoreError
+from semistream.master.build import build_pages
+from semistream.master.format import CURRENT, version_name, versions_in
+from semistream.master.inventory import collect, verify
+from semistream.master.leases import LOCK, QUERIES, pin, unpin_before
+from semistream.master.pages import PageMaster
+
+Row = tuple[int, str]
+PAGE_ROWS = 8
+
+
+def rows_of(version: int, count: int = 20) -> list[Row]:
+    """The rows of a version: some keys twice, some values different from version to version."""
+    return [(i * 2 // 3, f"{version}-{i}" if i % 3 else f"same {i}") for i in range(count)]
+
+
+def table_of(version: int, count: int = 20) -> pa.Table:
+    keys, values = zip(*rows_of(version, count), strict=True)
+    return pa.table({"k": pa.array(keys, pa.int64()), "v": values})
+
+
+def build(folder: Path, version: int, by_frequency: bool = False, count: int = 20, memory: int = 1 << 28) -> None:
+    build_pages(
+        table_of(version, count),
+        folder / "r",
+        on="k",
+        page_rows=PAGE_ROWS,
+        frequency="k" if by_frequency else None,
+        overwrite=True,
+        keep_versions=0,
+        memory_limit=memory,
+    ).close()
+
+
+def stored(folder: Path, version: int | None = None) -> list[Row]:
+    """All rows: by a scan, and by looking every key up, which must agree."""
+    master = PageMaster(folder / "r", version)
+    scanned, _ = read_all(master, ["k", "v"])
+    found: list[Row] = []
+    with master.open(["k", "v"]) as reader:
+        keys = np.arange(-2, 40, dtype=np.int64)
+        first, last = reader.locate(keys)
+        for key, low, high in zip(keys.tolist(), first.tolist(), last.tolist(), strict=True):
+            if low < 0:
+                continue
+            rows = block_table(reader, reader.map(np.arange(low, high + 1))).to_pylist()
+            found += [(row["k"], row["v"]) for row in rows if row["k"] == key]
+    rows = [(row["k"], row["v"]) for row in scanned.to_pylist()]
+    if len(rows) <= 40:
+        assert sorted(rows) == sorted(found), "the index leads to other rows than a scan"
+    master.close()
+    return rows
+
+
+def _next_change(folder: Path, pinned: list[int], count: int = 20) -> Verdict:
+    """A store takes another version whatever happened to it, and then holds nothing else than it should."""
+    store = folder / "r"
+    build(folder, 9, count=count)
+    found = compare(stored(folder), rows_of(9, count))
+    assert verify(store) == []
+    versions = versions_in(store)
+    assert versions[:-1] == pinned, versions
+    extra = {p.name for p in store.iterdir()} - {LOCK, CURRENT, QUERIES} - set(map(version_name, versions))
+    assert not extra, extra
+    return found
+
+
+def _new_or_none(count: int = 20) -> Callable[[Path, bool], Verdict]:
+    def check(folder: Path, finished: bool) -> Verdict:
+        found = Verdict()
+        if finished or (folder / "r" / CURRENT).exists():
+            found = compare(stored(folder, None), rows_of(1, count))
+        elif (folder / "r").exists():
+            try:
+                PageMaster(folder / "r")
+            except StoreError:
+                pass
+            else:
+                raise AssertionError("a store that was not finished can be opened")
+        return found + _next_change(folder, [], count)
+
+    return check
+
+
+def _one_version(folder: Path) -> None:
+    build(folder, 1)
+    assert pin(folder / "r", "query", 0) == 1
+
+
+def _old_or_new(folder: Path, finished: bool) -> Verdict:
+    """The version in force, and the one that a batch uses, before and after the next change."""
+    found = compare(stored(folder), *([] if finished else [rows_of(1)]), rows_of(2))
+    for _ in range(2):
+        found += compare(stored(folder, pin(folder / "r", "query", 0)), rows_of(1))
+        found += _next_change(folder, [1])
+    return found
+
+
+def _read_both(folder: Path) -> Verdict:
+    found = compare(stored(folder), rows_of(2))
+    return found + compare(stored(folder, pin(folder / "r", "query", 0)), rows_of(1))
+
+
+def _two_versions(folder: Path) -> None:
+    _one_version(folder)
+    build(folder, 2)
+
+
+def _pin_next(folder: Path) -> None:
+    assert pin(folder / "r", "query", 1) == 2
+    assert pin(folder / "r", "another", 1) == 2
+
+
+def _pins_hold(folder: Path, finished: bool) -> Verdict:
+    found = compare(stored(folder), rows_of(2))
+    build(folder, 3)
+    for owner, batch in (("query", 0), ("query", 1), ("another", 1)):
+        version = pin(folder / "r", owner, batch)
+        assert version == pin(folder / "r", owner, batch), "two answers for one batch"
+        # A pin that was not made before is made now, of the version in force.
+        allowed = [1] if batch == 0 else [2] if finished else [2, 3]
+        found += compare(stored(folder, version), *map(rows_of, allowed))
+    unpin_before(folder / "r", "query", None)
+    unpin_before(folder / "r", "another", None)
+    return found + _next_change(folder, [])
+
+
+def _many_pins(folder: Path) -> None:
+    build(folder, 1)
+    for batch in range(4):
+        pin(folder / "r", "query", batch)
+    build(folder, 2)
+
+
+def _unpin(folder: Path) -> None:
+    unpin_before(folder / "r", "query", 2)
+
+
+def _later_pins_hold(folder: Path, finished: bool) -> Verdict:
+    found = compare(stored(folder), rows_of(2))
+    for batch in (2, 3):
+        found += compare(stored(folder, pin(folder / "r", "query", batch)), rows_of(1))
+    left = {p.name for p in (folder / "r" / QUERIES / "query").iterdir()}
+    assert left <= {f"{batch}.json" for batch in range(2 if finished else 0, 4)}, left
+    unpin_before(folder / "r", "query", None)
+    return found + _next_change(folder, [])
+
+
+def _to_clean(folder: Path) -> None:
+    build(folder, 1)
+    pin(folder / "r", "gone", 5)
+    build(folder, 2)
+    pin(folder / "r", "query", 0)
+    build(folder, 3)
+    (folder / "r" / ".build-dead").mkdir()
+    (folder / "r" / ".build-dead" / "spool.arrow").write_bytes(b"half a fi")
+
+
+def _clean(folder: Path) -> None:
+    collect(folder / "r", forget=["gone"])
+
+
+def _is_clean(folder: Path, finished: bool) -> Verdict:
+    store = folder / "r"
+    found = compare(stored(folder), rows_of(3)) + compare(stored(folder, pin(store, "query", 0)), rows_of(2))
+    assert set(versions_in(store)) <= ({2, 3} if finished else {1, 2, 3})
+    unpin_before(store, "gone", None)
+    collect(store)
+    assert versions_in(store) == [2, 3]
+    return found + _next_change(folder, [2])
+
+
+def _publish_shards(folder: Path) -> None:
+    build_shards(table_of(2), folder / "r", "k", PAGE_ROWS, shards=3).close()
+
+
+def _nothing(_: Path) -> None:
+    pass
+
+
+_LARGE = 4000
+
+SCENARIOS = [
+    Scenario("store: build the first version", _nothing, lambda f: build(f, 1), _new_or_none()),
+    Scenario(
+        "store: build, sorted outside memory",
+        _nothing,
+        lambda f: build(f, 1, count=_LARGE, memory=1 << 16),
+        _new_or_none(_LARGE),
+    ),
+    Scenario("store: publish over a version", _one_version, lambda f: build(f, 2), _old_or_new, _read_both),
+    Scenario(
+        "store: publish by frequency", _one_version, lambda f: build(f, 2, by_frequency=True), _old_or_new, _read_both
+    ),
+    Scenario("store: publish in shards", _one_version, _publish_shards, _old_or_new, _read_both),
+    Scenario("store: pin", _two_versions, _pin_next, _pins_hold),
+    Scenario("store: unpin", _many_pins, _unpin, _later_pins_hold),
+    Scenario("store: gc", _to_clean, _clean, _is_clean),
+]
