@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 
 from semistream.errors import StoreError
@@ -73,9 +74,12 @@ def put_file(path: Path, content: bytes, *, replace: bool) -> bool:
         else:
             # Unlike a rename, a link never replaces what another process wrote first.
             os.link(fresh, path)
+        sync_folder(path.parent)
     except FileExistsError:
         return False
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written ({error.strerror}): see to the disk and try again") from error
     finally:
-        fresh.unlink(missing_ok=True)
-    sync_folder(path.parent)
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
     return True

@@ -128,7 +128,7 @@ class Planner:
         best = plan.choice
         found = best.prediction
         mine = Chosen(number, best.algorithm, found.hit_rate, found.symbols.get("h_R", 0.0), best.rate_per_s)
-        with suppress(OSError):
+        with suppress(OSError, StoreError):
             self._folder.mkdir(parents=True, exist_ok=True)
             content = seal("plan", json.dumps(asdict(mine)).encode())
             put_file(self._folder / f"{self._stem}{number:06d}", content, replace=False)

@@ -32,6 +32,7 @@ from semistream.spark.paths import shared_path
 from semistream.spark.plan import SHARED_PART, Dimension
 from semistream.spark.records import Records, records_folder
 from semistream.spark.ticks import ticks
+from semistream.spark.worker import BATCH_PROPERTY, QUERY_PROPERTY, TaskInfo, version_of
 from semistream.spec import JoinSpec, parse_bytes, parse_seconds
 
 On = str | Sequence[str] | Mapping[str, str]
@@ -129,13 +130,19 @@ def describe(
         tasks=tasks_an_executor(df.sparkSession),
         versioned=versioned,
     )
-    with closing(dimension.open_master(None)) as opened:
-        return replace(
-            dimension,
-            version=opened.version if versioned and not df.isStreaming else None,
-            lineage=opened.lineage,
-            **_columns_wanted(opened, spec),
-        )
+    wanted = None if df.isStreaming or not versioned else version_of(dimension, micro_batch(df.sparkSession))
+    with closing(dimension.open_master(wanted)) as opened:
+        if not df.isStreaming:
+            version = opened.version if versioned else None
+            dimension = replace(dimension, version=version, fixed=opened.identity)
+        return replace(dimension, lineage=opened.lineage, **_columns_wanted(opened, spec))
+
+
+def micro_batch(spark: SparkSession) -> TaskInfo:
+    """The micro-batch in which the driver is, which it knows inside `foreachBatch` only."""
+    context = spark.sparkContext
+    query, batch = (context.getLocalProperty(name) for name in (QUERY_PROPERTY, BATCH_PROPERTY))
+    return TaskInfo(query, int(batch), 0) if query and batch else TaskInfo(None, None, 0)
 
 
 def _columns_wanted(master: Master, spec: JoinSpec) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from semistream.errors import SchemaError
+from semistream.errors import SchemaError, StoreError
 from semistream.master.base import Master
 from semistream.master.compatibility import misfits
 from semistream.master.open import open_master
@@ -25,10 +25,10 @@ SHARED_PART = 0.7
 class Dimension:
     """What to join with, how, and inside how many bytes.
 
-    `version` is fixed for a batch job; a streaming query finds its version batch by batch (`versioned`), and master
-    data without versions has neither. `options` are the algorithm's, as sorted pairs. `lineage` names the master data
-    whatever its version; `stream` and `columns` are the schemas of the stream and of what is read from the master data
-    as they were when the enrichment was described, as bytes that can travel.
+    `version` and `fixed`, its identity, are those of a batch job, which sees one R from the first task to the last; a
+    streaming query finds its version batch by batch (`versioned`). `options` are the algorithm's, as sorted pairs.
+    `lineage` names the master data whatever its version; `stream` and `columns` are the schemas of the stream and of
+    what is read from the master data as they were when the enrichment was described, as bytes that can travel.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Dimension:
     tasks: int
     versioned: bool
     version: int | None = None
+    fixed: str = ""
     lineage: str = ""
     stream: bytes = b""
     columns: bytes = b""
@@ -96,6 +97,10 @@ class Dimension:
         return master
 
     def _check(self, master: Master) -> None:
+        if self.fixed and master.identity != self.fixed:
+            raise StoreError(
+                f"{self.master} was replaced after enrich had been called with it; call enrich again for the new data"
+            )
         if not self.columns:
             return
         wrong = misfits(pa.ipc.read_schema(pa.py_buffer(self.columns)), master.schema)

@@ -26,7 +26,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -186,7 +186,10 @@ class Records:
                 f"{binding.name!r}: it {begun}, or they were removed. Go on under the same name, rename it with "
                 f"'semistream carry rebind', or use another checkpoint"
             )
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"{self.folder} cannot be made ({error.strerror})") from error
         for shard in range(binding.shards):
             self.shard(shard).begin()
         put_file(self.folder / BINDING, seal(BINDING, json.dumps(asdict(binding)).encode()), replace=True)
@@ -377,15 +380,13 @@ class ShardRecords:
         return head.name
 
     def _drop(self, files: Mapping[tuple[int, int], Path]) -> None:
-        """Remove what no replay can ask for any more."""
-        for path in files.values():
-            path.unlink(missing_ok=True)
-        for path in self.folder.glob(f".s{self.shard:05d}*"):
-            try:
+        """Remove what no replay can ask for any more; what cannot be removed now goes with the next record."""
+        with suppress(OSError):
+            for path in files.values():
+                path.unlink(missing_ok=True)
+            for path in self.folder.glob(f".s{self.shard:05d}*"):
                 if time.time() - path.stat().st_mtime > _STALE_SECONDS:
                     path.unlink(missing_ok=True)
-            except FileNotFoundError:
-                continue
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -35,6 +35,8 @@ from semistream.spark.metrics import TaskMetrics
 from semistream.spark.plan import Dimension
 
 FOLDER = "semistream"
+#: where Spark tells which query and which micro-batch a job belongs to
+QUERY_PROPERTY, BATCH_PROPERTY = "sql.streaming.queryId", "streaming.sql.batchId"
 _JOB = "job"
 _KEPT_BATCHES = 2
 _IDLE_SECONDS = 120.0
@@ -56,8 +58,8 @@ class TaskInfo:
         task = TaskContext.get()
         if task is None:
             return TaskInfo(None, None, 0)
-        batch = task.getLocalProperty("streaming.sql.batchId")
-        query = task.getLocalProperty("sql.streaming.queryId")
+        batch = task.getLocalProperty(BATCH_PROPERTY)
+        query = task.getLocalProperty(QUERY_PROPERTY)
         if batch is None or query is None:
             query = batch = None
         # Spark runs all jobs of a query's run in a group of that name.
@@ -246,7 +248,7 @@ def drop_query(query: str) -> None:
 
 def version_of(dimension: Dimension, task: TaskInfo) -> int | None:
     """The version of R for this micro-batch: recorded before the batch runs, the same for all its tasks and replays."""
-    if not dimension.versioned or task.query is None or task.batch is None:
+    if not dimension.versioned or dimension.version is not None or task.query is None or task.batch is None:
         return dimension.version
     version = pin(dimension.master, task.query, task.batch)
     unpin_before(dimension.master, task.query, max(task.batch - _KEPT_BATCHES + 1, 0))

@@ -1,0 +1,128 @@
+"""Is this tree as fast as another one? Both join the same stream side by side, turn by turn.
+
+    git worktree add /tmp/before HEAD~20
+    python benchmarks/against.py /tmp/before                      every operator, R = 1 M, budget 10 % of R
+    python benchmarks/against.py /tmp/before sweepjoin ssbj --turns 60
+
+Each tree runs in a process of its own, which waits while the other one works; whoever begins a pair of turns changes
+with every pair. The figure is the median of the pairs' ratios, so a machine that changes its speed touches both sides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+_SEED, _EXPONENT, _ROW_BYTES = 1, 1.0, 120
+
+
+def child(setting: dict[str, object]) -> None:
+    """One tree: a turn for every line that comes in, its seconds for answer."""
+    import semistream
+    from semistream.workloads.relation import master_table, stream_batches
+
+    rows, batch = int(setting["rows"]), int(setting["batch"])
+    store = Path(str(setting["folder"])) / f"r-{os.getpid()}"
+    semistream.build_pages(master_table(rows, _SEED), store, on="k")
+    stream = list(stream_batches(batch * int(setting["batches"]), rows, _EXPONENT, _SEED, batch_rows=batch))
+    memory = int(rows * _ROW_BYTES * float(setting["share"]))
+    with semistream.open_join(str(setting["algorithm"]), master=store, on="k", how="inner", memory=memory) as join:
+        at = 0
+
+        def turn() -> tuple[float, int]:
+            nonlocal at
+            out = 0
+            since = time.perf_counter()
+            for _ in range(int(setting["batches_per_turn"])):
+                for joined in join.push(stream[at % len(stream)]):
+                    out += joined.num_rows
+                at += 1
+            return time.perf_counter() - since, out
+
+        for _ in range(int(setting["warm"])):
+            turn()
+        print("ready", flush=True)
+        for _ in sys.stdin:
+            print(json.dumps(turn()), flush=True)
+
+
+def compared(other: Path, setting: dict[str, object], turns: int) -> tuple[float, float, float]:
+    """How fast this tree is as a multiple of the other: the median over pairs of turns and its quartiles."""
+    trees = {"this": ROOT / "src", "other": other / "src"}
+    running = {}
+    for name, tree in trees.items():
+        command = [sys.executable, __file__, str(other), "--child", json.dumps(setting)]
+        environment = {**os.environ, "PYTHONPATH": str(tree)}
+        running[name] = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tree
+        )
+        assert running[name].stdout.readline() == "ready\n", f"{name} did not start"  # type: ignore[union-attr]
+    ratios = []
+    try:
+        for number in range(turns):
+            seconds = {}
+            for name in ("this", "other") if number % 2 else ("other", "this"):
+                process = running[name]
+                assert process.stdin is not None
+                assert process.stdout is not None
+                print(file=process.stdin, flush=True)
+                seconds[name] = float(json.loads(process.stdout.readline())[0])
+            ratios.append(seconds["other"] / seconds["this"])
+    finally:
+        for process in running.values():
+            process.kill()
+            process.wait()
+    low, median, high = statistics.quantiles(ratios, n=4)
+    return median, low, high
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("other", type=Path, help="a checkout of the tree to compare with")
+    parser.add_argument("algorithms", nargs="*", help="operators (default: all)")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="tuples of R")
+    parser.add_argument("--share", type=float, default=0.1, help="the budget, as a part of R")
+    parser.add_argument("--batch", type=int, default=100_000)
+    parser.add_argument("--turns", type=int, default=30)
+    parser.add_argument("--warm", type=int, default=8, help="turns before the measured ones")
+    parser.add_argument("--batches-per-turn", type=int, default=2)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    told = parser.parse_args()
+    if told.child:
+        child(json.loads(told.child))
+        return
+    names = told.algorithms
+    if not names:
+        from semistream.operators.registry import OPERATORS
+
+        names = list(OPERATORS)
+    print(f"{'operator':14} this / other (quartiles over {told.turns} pairs of turns)")
+    medians = []
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            setting = {
+                "algorithm": name,
+                "rows": told.rows,
+                "share": told.share,
+                "batch": told.batch,
+                "batches": 40,
+                "batches_per_turn": told.batches_per_turn,
+                "warm": told.warm,
+                "folder": folder,
+            }
+            median, low, high = compared(told.other.resolve(), setting, told.turns)
+        medians.append(median)
+        print(f"{name:14} {median:.3f} ({low:.3f} – {high:.3f})", flush=True)
+    print(f"{'all':14} {statistics.geometric_mean(medians):.3f}, least {min(medians):.3f}")
+
+
+if __name__ == "__main__":
+    main()
