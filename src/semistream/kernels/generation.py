@@ -53,6 +53,25 @@ def weigh(entries, arena, discount, scale, entry_bytes, row_bytes, histogram):
         histogram[1, worth] += size
 
 
+@njit("void(int64[::1], int64, int64, int64[::1])", cache=True, nogil=True)
+def mask_counts(entries, shift, last_row, seen):
+    """Clear the counts of directory entries, which change while a generation is used, so that the rest has a checksum.
+
+    Adds to `seen` the number of keys, and that of entries no builder writes: with flags, or with a row that begins
+    behind `last_row` in the arena.
+    """
+    for at in range(entries.size >> 1):
+        meta = entries[2 * at + 1]
+        if meta == EMPTY:
+            continue
+        meta &= ~(COUNT_MASK << 32)
+        entries[2 * at + 1] = meta
+        seen[0] += 1
+        reference = meta & NIL
+        if meta != reference or (reference != NIL and reference << shift > last_row):
+            seen[1] += 1
+
+
 @njit(
     "int64(int64[::1], int64[::1], int64[::1], float64, float64, float64, float64, int64, int64, float64,"
     " int64[::1], int64[::1], int64[::1], int64[::1], int64[::1])",
@@ -98,7 +117,7 @@ def pick(
         if filled + length > rows.size:
             break
         codes[keys] = entries[2 * at]
-        counts[keys] = int(count * rescale)
+        counts[keys] = int(min(count * rescale, float(COUNT_MASK)))
         starts[keys] = filled
         reference = meta & NIL
         while reference != NIL:

@@ -1,22 +1,21 @@
 """A cache in a file that several processes map: each finds the hot keys that the others met.
 
-    generation-000007:  header (JSON) | tallies | directory | rows
-
 A generation is never changed but for its counts, which all processes raise as they hit (an increment lost to a race
 costs a little accuracy, nothing else). The next one is built aside from the best keys of this one and of the builder's
 own cache, and takes force by a rename; whoever still maps the old file keeps it until the next look. All of it is soft
-state: without it a join is slower, never wrong.
+state: without it a join is slower, never wrong, and whatever goes wrong with its files is noted and kept from the join
+(see `generation_file.py` for what a file is and how it is checked).
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
-import json
-import mmap
 import os
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,20 +23,24 @@ import numpy.typing as npt
 
 from semistream.columns.rows import BatchColumns, RowLayout
 from semistream.kernels import generation as kernel
-from semistream.kernels.arena import A_SHIFT
-from semistream.kernels.cache import EMPTY, ENTRY_BYTES
+from semistream.kernels.cache import ENTRY_BYTES
 from semistream.kernels.rows import BLOCK_BYTES
-from semistream.parts.arena import Arena
+from semistream.parts.backoff import BackOff
 from semistream.parts.cache import MAX_LOAD, Cache
+from semistream.parts.generation_file import (
+    HEADER_BYTES,
+    Found,
+    Generation,
+    GenerationError,
+    Scratch,
+    generations_in,
+    path_of,
+    remove_scratch,
+)
 
-Int64s = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
+__all__ = ["Generation", "Generations"]
 
-_FORMAT = "semistream-generation-1"
-_NAME = "generation-"
 _LOCK = "build.lock"
-_HEADER_BYTES = 8192
-_TALLIES_AT, _ASKED, _HITS = 4096, 0, 1
 _GROUP_ROWS = 8192
 _KEY_BYTES = ENTRY_BYTES / MAX_LOAD
 #: one request says little about a key that was met for the first time
@@ -46,86 +49,8 @@ _GROWTH = 0.5
 _WINDOW_PER_KEY = 40
 _LEAST_TUPLES = 10_000
 _DRIFT = 0.9
-
-
-@dataclass(frozen=True)
-class Header:
-    """What a generation says of itself; `window` is the number of tuples that its counts stand for."""
-
-    number: int
-    signature: str
-    keys: int
-    rows: int
-    directory: int
-    arena: int
-    shift: int
-    #: which columns hold nulls, a bit each, as hexadecimal digits
-    nulls_seen: str
-    complete: bool
-    full: bool
-    window: float
-    hit_rate: float
-    format: str = _FORMAT
-
-
-def _map(handle: int, length: int) -> Bytes:
-    return np.frombuffer(mmap.mmap(handle, length, flags=mmap.MAP_SHARED), dtype=np.uint8)
-
-
-def _number(path: Path) -> int:
-    return int(path.name.removeprefix(_NAME)) if path.name[len(_NAME) :].isdigit() else 0
-
-
-def _newest(folder: Path) -> Path | None:
-    found = [path for path in folder.glob(f"{_NAME}*") if _number(path)]
-    return max(found, key=_number, default=None)
-
-
-class Generation:
-    """A mapped generation, for probing."""
-
-    def __init__(self, path: Path, layout: RowLayout) -> None:
-        handle = os.open(path, os.O_RDWR)
-        try:
-            self._bytes = _map(handle, os.fstat(handle).st_size)
-        finally:
-            os.close(handle)
-        self.header = Header(**json.loads(self._bytes[:_TALLIES_AT].tobytes().rstrip(b"\0")))
-        self._tallies = self._bytes[_TALLIES_AT:_HEADER_BYTES].view(np.int64)
-        directory_end = _HEADER_BYTES + self.header.directory
-        arena = Arena(self.header.arena, layout.slot_bytes, self._bytes[directory_end:])
-        arena.state[A_SHIFT] = self.header.shift
-        entries = self._bytes[_HEADER_BYTES:directory_end].view(np.int64)
-        self.cache = Cache(arena, layout, self._bytes.nbytes, self.header.keys, entries=entries)
-        bits = np.frombuffer(bytes.fromhex(self.header.nulls_seen), dtype=np.uint8)
-        self.cache.nulls_seen[:] = np.unpackbits(bits, count=len(self.cache.nulls_seen)).astype(np.bool_)
-        self.cache.counting = not self.header.complete
-
-    @property
-    def number(self) -> int:
-        return self.header.number
-
-    @property
-    def complete(self) -> bool:
-        """Whether all of R is here: a key that is not, does not exist."""
-        return self.header.complete
-
-    @property
-    def file_bytes(self) -> int:
-        return int(self._bytes.nbytes)
-
-    @property
-    def asked(self) -> int:
-        """Stream tuples looked up here so far, by all processes."""
-        return int(self._tallies[_ASKED])
-
-    @property
-    def hit_rate(self) -> float:
-        return float(self._tallies[_HITS]) / max(self.asked, 1)
-
-    def tally(self, asked: int, hits: int) -> None:
-        self._tallies[_ASKED] += asked
-        self._tallies[_HITS] += hits
+#: failures to open a file that say nothing about the file
+_NOT_THE_FILE = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN)
 
 
 class Generations:
@@ -133,35 +58,81 @@ class Generations:
 
     `signature` stands for everything a cached row depends on (version of R, columns); a file with another one is not
     used. `limit_bytes` bounds a generation's file.
+
+    No method raises for what is wrong with the files, folder or disk. Each such failure is counted in `failures`, the
+    last one told in `last_failure`, and the files are then left alone for a while (`BackOff`), but for the generation
+    that is mapped already. What ends the waiting for good is a new generation that could be mapped.
     """
 
-    def __init__(self, folder: Path, signature: str, limit_bytes: int, layout: RowLayout) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        signature: str,
+        limit_bytes: int,
+        layout: RowLayout,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.folder = folder
         self.signature = signature
         self.limit_bytes = limit_bytes
         self.layout = layout
         self.current: Generation | None = None
+        self.failures = 0
+        self.last_failure: str | None = None
+        self._off = BackOff(clock)
         self._fresh_tuples = 0
-        folder.mkdir(parents=True, exist_ok=True)
+        #: files that were looked at and are of no use
+        self._refused: set[Found] = set()
+        with self._softly("making the folder"):
+            folder.mkdir(parents=True, exist_ok=True)
 
     @staticmethod
     def least_bytes(layout: RowLayout) -> int:
         """The smallest limit that is worth a generation."""
-        return _HEADER_BYTES + 64 * (layout.slot_bytes + BLOCK_BYTES) + (1 << 16)
+        return HEADER_BYTES + 64 * (layout.slot_bytes + BLOCK_BYTES) + (1 << 16)
+
+    def _note(self, doing: str, error: Exception) -> None:
+        self.failures += 1
+        self.last_failure = f"{doing} {self.folder}: {error}"
+        self._off.failed()
+
+    @contextmanager
+    def _softly(self, doing: str) -> Iterator[None]:
+        """Keeps failures of files from the join."""
+        try:
+            yield
+        except (OSError, GenerationError) as error:
+            self._note(doing, error)
 
     def refresh(self) -> bool:
         """Map the newest generation; True if it is another one than before."""
-        path = _newest(self.folder)
-        if path is None or (self.current is not None and _number(path) <= self.current.number):
+        if self._off.waiting:
             return False
+        with self._softly("looking for a generation in"):
+            found = generations_in(self.folder)
+            self._refused.intersection_update(found)
+            for file in found:
+                if self._is_current(file):
+                    return False
+                if file not in self._refused and self._use(file):
+                    return True
+        return False
+
+    def _is_current(self, file: Found) -> bool:
+        return self.current is not None and file.inode == self.current.inode
+
+    def _use(self, file: Found) -> bool:
         try:
-            found = Generation(path, self.layout)
-        except (FileNotFoundError, ValueError, TypeError, KeyError):
-            # Replaced while we looked, or no generation of ours: there will be another.
+            self.current = Generation(file.path, self.layout, self.signature)
+        except FileNotFoundError:
+            # Replaced while we looked: there will be another.
             return False
-        if found.header.signature != self.signature or found.header.format != _FORMAT:
+        except (OSError, GenerationError) as error:
+            if not isinstance(error, OSError) or error.errno not in _NOT_THE_FILE:
+                self._refused.add(file)
+            self._note(f"using {file.path.name} in", error)
             return False
-        self.current = found
+        self._off.worked()
         self._fresh_tuples = 0
         return True
 
@@ -171,6 +142,8 @@ class Generations:
 
     def is_due(self, private: Cache) -> bool:
         """Whether a new generation promises enough to be worth building."""
+        if self._off.waiting:
+            return False
         now = self.current
         if now is None:
             return self._fresh_tuples > 0
@@ -184,20 +157,40 @@ class Generations:
 
     @contextmanager
     def building(self) -> Iterator[bool]:
-        """The right to build; False when another process has it or has just used it."""
-        # Whoever went on to a newer version of R has removed the folder.
-        self.folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        """The right to build; False when another process has it or has just used it, or the folder fails."""
+        lock = self._lock()
         try:
+            yield lock is not None and self._may_build()
+        finally:
+            if lock is not None:
+                with suppress(OSError):
+                    os.close(lock)
+
+    def _lock(self) -> int | None:
+        if self._off.waiting:
+            return None
+        with self._softly("locking"):
+            # Whoever went on to a newer version of R has removed the folder.
+            self.folder.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                yield False
-                return
-            path = _newest(self.folder)
-            yield path is None or (self.current is not None and _number(path) == self.current.number)
-        finally:
-            os.close(handle)
+                return handle
+            except BlockingIOError:
+                os.close(handle)
+            except BaseException:
+                os.close(handle)
+                raise
+        return None
+
+    def _may_build(self) -> bool:
+        """Whether the newest file is the one that a new generation would start from, or none that anybody can use."""
+        mine = False
+        with self._softly("looking for a generation in"):
+            remove_scratch(self.folder)
+            newest = next(iter(generations_in(self.folder)), None)
+            mine = newest is None or self._is_current(newest) or newest in self._refused
+        return mine
 
     def merge(self, private: Cache) -> None:
         """Publish the next generation: the best keys of the current one and of a process's own cache."""
@@ -214,70 +207,47 @@ class Generations:
             source.weigh(row_bytes, histogram)
         lowest, chance, keys, full = _cut(histogram, self._room(row_bytes))
         rescale = 0.5 if full and window > _WINDOW_PER_KEY * keys else 1.0
-        with self._fresh_cache(keys) as cache:
+        with self._softly("building a generation in"), self._scratch(keys, self._wanted(keys, private)) as scratch:
             # The old keys first: they are what the new generation must not lose if rows come out larger than expected.
             for source in reversed(sources):
-                source.copy(cache, row_bytes, lowest, chance, rescale)
+                source.copy(scratch.cache, row_bytes, lowest, chance, rescale)
             hit_rate = 0.0 if old is None else old.hit_rate
-            self._publish(cache, window * rescale, hit_rate, full=full, complete=False)
+            self._publish(scratch, window * rescale, hit_rate, full=full, complete=False)
 
-    def load(self, keys: int, fill: Callable[[Cache], None]) -> None:
-        """Publish a generation that `fill` has loaded with all of R."""
-        with self._fresh_cache(keys) as cache:
-            fill(cache)
-            self._publish(cache, 0.0, 1.0, full=True, complete=True)
+    def load(self, keys: int, fill: Callable[[Cache], None], room_bytes: int | None = None) -> None:
+        """Publish a generation that `fill` has loaded with all of R, for which `room_bytes` are enough."""
+        with self._softly("building a generation in"), self._scratch(keys, room_bytes) as scratch:
+            fill(scratch.cache)
+            self._publish(scratch, 0.0, 1.0, full=True, complete=True)
 
     def _room(self, row_bytes: float) -> float:
         """Bytes for keys and rows, less what the last, partly used extents take."""
-        return 0.98 * (self.limit_bytes - _HEADER_BYTES) - 4 * max(4096.0, 16 * row_bytes)
+        return 0.98 * (self.limit_bytes - HEADER_BYTES) - 4 * max(4096.0, 16 * row_bytes)
 
-    @contextmanager
-    def _fresh_cache(self, keys: int) -> Iterator[Cache]:
-        """An empty cache in a file of the largest size allowed; the file is removed unless it was renamed."""
-        directory = -(-Cache.directory_bytes(keys) // 4096) * 4096
-        handle = os.open(self._scratch, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            os.ftruncate(handle, self.limit_bytes)
-            self._memory = _map(handle, self.limit_bytes)
-            entries = self._memory[_HEADER_BYTES : _HEADER_BYTES + directory].view(np.int64)
-            entries.fill(EMPTY)
-            rows = self._memory[_HEADER_BYTES + directory :]
-            arena = Arena(len(rows), self.layout.slot_bytes, rows)
-            yield Cache(arena, self.layout, self.limit_bytes, keys, entries=entries)
-        finally:
-            os.close(handle)
-            del self._memory
-            self._scratch.unlink(missing_ok=True)
+    def _wanted(self, keys: int, private: Cache) -> int:
+        """Bytes that all rows of both sources take at most: the disk need not set more aside."""
+        rows = (private.pool.extents + private.blocks.extents) * private.arena.extent_bytes
+        if self.current is not None:
+            rows += self.current.header.arena
+        # An extent may leave as much as one of its eight or more slots unused, and the last ones more.
+        return Cache.directory_bytes(keys) + rows * 8 // 7 + 64 * max(self.layout.slot_bytes, BLOCK_BYTES) + (1 << 16)
 
-    @property
-    def _scratch(self) -> Path:
-        return self.folder / f".{_NAME}{os.getpid()}"
+    def _scratch(self, keys: int, wanted: int | None) -> Scratch:
+        length = self.limit_bytes if wanted is None else min(wanted, self.limit_bytes)
+        return Scratch(self.folder, self.layout, keys, length)
 
-    def _publish(self, cache: Cache, window: float, hit_rate: float, *, full: bool, complete: bool) -> None:
-        number = 1 if self.current is None else self.current.number + 1
-        used = (cache.arena.extents_total - cache.arena.free_extents) * cache.arena.extent_bytes
-        header = Header(
-            number=number,
-            signature=self.signature,
-            keys=cache.keys,
-            rows=cache.rows,
-            directory=cache.entries.nbytes,
-            arena=used,
-            shift=cache.arena.shift,
-            nulls_seen=np.packbits(cache.nulls_seen).tobytes().hex(),
-            complete=complete,
-            full=full,
-            window=window,
-            hit_rate=hit_rate,
-        )
-        text = json.dumps(asdict(header)).encode()
-        assert len(text) <= _TALLIES_AT, "a row has more columns than any system we read from allows"
-        self._memory[: len(text)] = np.frombuffer(text, dtype=np.uint8)
-        os.truncate(self._scratch, _HEADER_BYTES + header.directory + max(used, cache.arena.extent_bytes))
-        os.rename(self._scratch, self.folder / f"{_NAME}{number:06d}")
-        for path in self.folder.glob(f"{_NAME}*"):
-            if 0 < _number(path) < number:
-                path.unlink(missing_ok=True)
+    def _publish(self, scratch: Scratch, window: float, hit_rate: float, *, full: bool, complete: bool) -> None:
+        found = generations_in(self.folder)
+        numbers = [file.number for file in found]
+        if self.current is not None:
+            numbers.append(self.current.number)
+        # Above all that there are, also those nobody can use: they are removed with the others.
+        number = max(numbers, default=0) + 1
+        path = path_of(self.folder, number)
+        scratch.publish(path, number, self.signature, window, hit_rate, full=full, complete=complete)
+        for file in found:
+            with suppress(OSError):
+                file.path.unlink()
 
 
 @dataclass(frozen=True)
