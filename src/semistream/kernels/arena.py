@@ -15,8 +15,8 @@ Helpers that kernels call for every tuple take the states' addresses (see `raw.a
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from semistream.kernels.compiled import njit
 from semistream.kernels.raw import (
     address_of,
     copy_bytes,

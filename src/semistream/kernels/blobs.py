@@ -9,8 +9,7 @@ that each row's bits start on a byte of their own.
 
 from __future__ import annotations
 
-from numba import njit
-
+from semistream.kernels.compiled import njit
 from semistream.kernels.raw import copy_bytes
 
 

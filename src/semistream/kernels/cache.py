@@ -13,9 +13,9 @@ the whole eviction period (SSBJ).
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from semistream.kernels.arena import A_BASE, A_SHIFT, free_chain, give_slot, take_slot, word
+from semistream.kernels.compiled import njit
 from semistream.kernels.raw import address_of, load_i64, load_u32, store_i32, store_i64
 from semistream.kernels.rows import NIL
 from semistream.kernels.tuples import hash32

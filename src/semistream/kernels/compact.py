@@ -7,8 +7,6 @@ kept; rows elsewhere move into their gaps, and the other extents return to the a
 # mypy: disallow_untyped_defs=False
 from __future__ import annotations
 
-from numba import njit
-
 from semistream.kernels.arena import (
     A_BASE,
     A_EXTENT,
@@ -22,6 +20,7 @@ from semistream.kernels.arena import (
     P_SLOT,
 )
 from semistream.kernels.cache import EMPTY
+from semistream.kernels.compiled import njit
 from semistream.kernels.raw import copy_bytes, load_u32, store_i32
 from semistream.kernels.rows import NIL
 

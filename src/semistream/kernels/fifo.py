@@ -15,7 +15,6 @@ of R before it leaves, so the count is then complete; 255 stands for that many o
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from semistream.kernels.arena import (
     A_BASE,
@@ -41,6 +40,7 @@ from semistream.kernels.cache import (
     find_key,
 )
 from semistream.kernels.chance import beyond_chance
+from semistream.kernels.compiled import njit
 from semistream.kernels.raw import address_of, load_i64, load_u8, load_u32, store_i32, store_i64, store_u8
 from semistream.kernels.rows import NIL
 from semistream.kernels.tuples import hash32

@@ -8,10 +8,10 @@ class at which the room ends; the second pass lists the keys above it, a group o
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from semistream.kernels.arena import A_BASE, A_SHIFT
 from semistream.kernels.cache import COUNT_MASK, EMPTY, SWITCHING
+from semistream.kernels.compiled import njit
 from semistream.kernels.raw import load_u32
 from semistream.kernels.rows import NIL
 from semistream.kernels.tuples import hash32

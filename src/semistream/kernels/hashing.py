@@ -12,8 +12,8 @@ The column kernels all end in `validity, bit, codes, valid`: they fold their col
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from semistream.kernels.compiled import njit
 from semistream.kernels.raw import (
     get_bit,
     load_i8,

@@ -14,9 +14,9 @@ the iteration in which the tuple came: a key whose pages were read after that an
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from semistream.kernels.arena import A_BASE, A_SHIFT, free_chain, give_slot, take_slot
+from semistream.kernels.compiled import njit
 from semistream.kernels.pages import locate_in_fences
 from semistream.kernels.raw import address_of, load_i64, load_u32, store_i32, store_i64
 from semistream.kernels.rows import NIL

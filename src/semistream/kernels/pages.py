@@ -12,8 +12,8 @@ import mmap
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from semistream.kernels.compiled import njit
 from semistream.kernels.hashing import xxhash64_bytes
 from semistream.kernels.raw import load_i32, load_i64, load_u16, load_u32, load_u64, native_madvise, native_pread
 

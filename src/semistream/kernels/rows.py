@@ -18,8 +18,8 @@ says null (-1: the column has none).
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from semistream.kernels.compiled import njit
 from semistream.kernels.raw import (
     copy_bytes,
     get_bit,

@@ -3,7 +3,9 @@
 # mypy: disallow_untyped_defs=False
 from __future__ import annotations
 
-from numba import njit, uint64
+from numba import uint64
+
+from semistream.kernels.compiled import njit
 
 
 @njit(nogil=True, inline="always")

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
 
+from semistream.kernels.compiled import njit
 from semistream.kernels.raw import load_u8, store_u8
 
 

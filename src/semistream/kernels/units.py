@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from semistream.kernels.compiled import njit
 from semistream.kernels.lookup import _bound
 from semistream.kernels.raw import copy_bytes, load_i64, native_pread
 

@@ -11,10 +11,10 @@ in a list for each page, or group of pages, that will be read for them.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from semistream.kernels.arena import A_BASE, A_SHIFT, free_chain, give_slot, take_slot
 from semistream.kernels.cache import COUNT_MASK, COUNT_ONE, find_key
+from semistream.kernels.compiled import njit
 from semistream.kernels.raw import address_of, load_i64, load_u8, load_u32, store_i32, store_i64, store_u8
 from semistream.kernels.rows import NIL
 

@@ -11,7 +11,9 @@ import hashlib
 from typing import Any
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
+
+from semistream.kernels.compiled import njit
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)

@@ -11,8 +11,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
 
+from semistream.kernels.compiled import njit
 from semistream.workloads.counter import scatter, scatter_one, splitmix64, stream_seed
 
 # A draw takes 1.1 attempts on average; each row owns this many words, so the words of
