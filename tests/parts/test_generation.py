@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +24,16 @@ from semistream.testing import assert_same_rows, reference_join, split
 
 SHARING = sorted(name for name, operator in OPERATORS.items() if operator.shares_cache)
 N_ROWS = 6000
+_LONG = 10_000.0
+
+
+class _Clock:
+    """A clock that stands still until it is told."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 @pytest.fixture(scope="module")
@@ -175,19 +188,247 @@ def test_folder_that_was_removed_is_made_again(store: Path, tmp_path: Path) -> N
     assert shared.refresh()
 
 
-def test_foreign_and_damaged_files_are_passed_over(store: Path, tmp_path: Path) -> None:
+def test_foreign_and_damaged_files_are_passed_over_and_replaced(store: Path, tmp_path: Path) -> None:
     join = _open(store, "sweepjoin")
     list(join.push(split(_stream(2000), 2000)[0]))
     theirs = Generations(tmp_path, "another version of R", 250_000, join._master_layout)
     theirs.saw(2000)
     theirs.merge(join.cache)
-    ours = Generations(tmp_path, "v1", 250_000, join._master_layout)
+    clock = _Clock()
+    ours = Generations(tmp_path, "v1", 250_000, join._master_layout, clock)
     assert not ours.refresh()
     (tmp_path / "generation-000009").write_bytes(json.dumps({"number": 9}).encode().ljust(8192, b"\0"))
+    clock.now += _LONG
     assert not ours.refresh()
     (tmp_path / "generation-000010").write_bytes(b"short")
+    clock.now += _LONG
     assert not ours.refresh()
     assert ours.current is None
+    assert ours.failures == 3
+    clock.now += _LONG
+    ours.saw(2000)
+    with ours.building() as mine:
+        assert mine
+        ours.merge(join.cache)
+    assert ours.refresh()
+    assert ours.current is not None
+    assert [path.name for path in tmp_path.glob("generation-*")] == ["generation-000011"]
+
+
+def test_a_failure_is_noted_and_puts_the_cache_off(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk without room: tried again after ever longer pauses, until it has room."""
+    join = _open(store, "sweepjoin")
+    list(join.push(split(_stream(2000), 2000)[0]))
+    clock = _Clock()
+    shared = Generations(tmp_path, "v1", 250_000, join._master_layout, clock)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    tries = []
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        while clock.now < 1000:
+            shared.saw(100)
+            if shared.is_due(join.cache):
+                with shared.building() as mine:
+                    assert mine
+                    shared.merge(join.cache)
+                tries.append(clock.now)
+            clock.now += 1
+    assert tries == [0, 2, 6, 14, 30, 62, 126, 254, 510]
+    assert shared.failures == len(tries)
+    assert shared.last_failure is not None
+    assert "No space left on device" in shared.last_failure
+    assert [path.name for path in tmp_path.iterdir()] == ["build.lock"]
+    clock.now += _LONG
+    shared.merge(join.cache)
+    assert shared.refresh()
+    assert shared.failures == len(tries)
+    (tmp_path / "generation-000009").write_bytes(b"short")
+    assert not shared.refresh()
+    clock.now += 2
+    with shared.building() as mine:
+        assert mine, "pauses begin anew"
+
+
+@pytest.mark.parametrize("call", ["preadv", "pwrite", "ftruncate", "rename", "open", "scandir", "mkdir"])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EROFS, errno.EACCES, errno.ENOENT])
+def test_no_failing_call_reaches_the_join(
+    call: str, number: int, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    join = _open(store, "sweepjoin")
+    list(join.push(split(_stream(2000), 2000)[0]))
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    def work(shared: Generations) -> None:
+        shared.refresh()
+        shared.saw(2000)
+        if shared.is_due(join.cache):
+            with shared.building() as mine:
+                if mine:
+                    shared.merge(join.cache)
+
+    clock = _Clock()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        broken = Generations(tmp_path / "new", "v1", 250_000, join._master_layout, clock)
+        work(broken)
+        clock.now += _LONG
+        work(broken)
+    assert broken.failures > 0 or (call, number) == ("scandir", errno.ENOENT)
+    assert broken.current is None or call == "scandir"
+    clock.now += _LONG
+    work(broken)
+    assert broken.refresh() or broken.current is not None, broken.last_failure
+
+
+def test_a_file_in_the_way_of_the_folder(store: Path, tmp_path: Path) -> None:
+    join = _open(store, "sweepjoin")
+    (tmp_path / "file").write_bytes(b"")
+    shared = Generations(tmp_path / "file" / "cache", "v1", 250_000, join._master_layout)
+    assert shared.failures == 1
+    assert not shared.refresh()
+    shared.saw(2000)
+    assert not shared.is_due(join.cache)
+    with shared.building() as mine:
+        assert not mine
+
+
+@pytest.mark.parametrize("before", ["refresh", "saw", "is_due", "building", "merge", "end"])
+def test_the_folder_may_vanish_at_any_time(before: str, store: Path, tmp_path: Path) -> None:
+    join = _open(store, "sweepjoin")
+    list(join.push(split(_stream(2000), 2000)[0]))
+    clock = _Clock()
+    folder = tmp_path / "cache"
+    shared = Generations(folder, "v1", 250_000, join._master_layout, clock)
+
+    def step(name: str) -> None:
+        if name == before:
+            shutil.rmtree(folder)
+
+    step("refresh")
+    shared.refresh()
+    step("saw")
+    shared.saw(2000)
+    step("is_due")
+    assert shared.is_due(join.cache)
+    step("building")
+    with shared.building() as mine:
+        assert mine
+        step("merge")
+        shared.merge(join.cache)
+    step("end")
+    assert shared.refresh() == (before not in ("merge", "end"))
+    assert shared.failures == (before == "merge")
+
+
+def test_a_folder_that_was_removed_and_made_again(store: Path, tmp_path: Path) -> None:
+    """Numbers begin anew with a new folder; a process that maps a higher number still finds what is there."""
+    join = _open(store, "sweepjoin")
+    list(join.push(split(_stream(2000), 2000)[0]))
+    folder = tmp_path / "cache"
+    first, second = (Generations(folder, "v1", 250_000, join._master_layout) for _ in range(2))
+    for shared in (first, first, second):
+        shared.saw(2000)
+        if shared is second:
+            shutil.rmtree(folder)
+        with shared.building() as mine:
+            assert mine
+            shared.merge(join.cache)
+        assert shared.refresh()
+    assert [first.current and first.current.number, second.current and second.current.number] == [2, 1]
+    assert first.refresh()
+    assert first.current is not None
+    assert first.current.number == 1
+
+
+_PROCESS = """
+import os, sys, pathlib, ctypes
+import numpy as np, pyarrow as pa, semistream
+from semistream.operators.resident import fill, resident_keys
+from semistream.parts.generation import Generations
+store, folder = sys.argv[1:3]
+join = semistream.open_join("sweepjoin", master=store, on="k", how="inner", memory="500KB")
+random = np.random.default_rng(os.getpid())
+def batch():
+    return pa.record_batch({"k": pa.array(random.zipf(1.3, 3000) % 6000 * 3)})
+join.start(batch().schema)
+def generations():
+    return Generations(pathlib.Path(folder), "v1", 250_000, join._master_layout)
+"""
+
+
+def _process(store: Path, folder: Path, program: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", _PROCESS + program, str(store), str(folder)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_what_a_killed_builder_left_is_removed_by_the_next(store: Path, tmp_path: Path) -> None:
+    child = _process(store, tmp_path, "with (g := generations()).building(): g.load(9000, lambda cache: os._exit(9))")
+    child.communicate()
+    assert child.returncode == 9
+    assert len(list(tmp_path.glob(".generation-*"))) == 1
+    join = _open(store, "sweepjoin")
+    shared = Generations(tmp_path, "v1", 250_000, join._master_layout)
+    with shared.building() as mine:
+        assert mine
+        assert not list(tmp_path.glob(".generation-*"))
+
+
+def test_processes_that_build_at_the_same_time(relation: pa.Table, store: Path, tmp_path: Path) -> None:
+    program = """
+rows_of = np.bincount(np.concatenate([np.arange(6000), np.arange(200), np.arange(50)]))
+shared = generations()
+built = 0
+for turn in range(25):
+    if shared.refresh():
+        join.front = shared.current
+    now = batch()
+    out = sum(out.num_rows for out in [*join.push(now), *join.drain()])
+    assert out == rows_of[now["k"].to_numpy() // 3].sum()
+    shared.saw(now.num_rows)
+    with shared.building() as mine:
+        if mine:
+            built += 1
+            shared.merge(join.cache)
+assert shared.failures == 0, shared.last_failure
+print(built)
+"""
+    children = [_process(store, tmp_path, program) for _ in range(2)]
+    outputs = [child.communicate() for child in children]
+    assert [child.returncode for child in children] == [0, 0], outputs
+    assert sum(int(built) for built, _ in outputs) > 0
+    assert len(list(tmp_path.glob("generation-*"))) == 1
+    assert not list(tmp_path.glob(".generation-*"))
+
+
+def test_a_folder_that_may_not_be_written(store: Path, tmp_path: Path) -> None:
+    """Root may write everywhere: the process gives that right up first, as it is the file's mode that counts."""
+    program = """
+libc = ctypes.CDLL(None)
+header, data = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+assert libc.syscall(126 if os.uname().machine == "x86_64" else 91, header, data) == 0
+os.chmod(folder, 0o555)
+shared = generations()
+rows = sum(out.num_rows for out in join.push(batch()))
+assert rows >= 3000
+shared.saw(3000)
+assert shared.is_due(join.cache)
+with shared.building() as mine:
+    assert not mine
+print(shared.failures, shared.last_failure)
+"""
+    child = _process(store, tmp_path, program)
+    out, err = child.communicate()
+    tmp_path.chmod(0o755)
+    assert child.returncode == 0, err
+    assert out.startswith("1 locking")
+    assert "Permission denied" in out
 
 
 def test_another_process_finds_the_keys(store: Path, tmp_path: Path) -> None:
