@@ -13,11 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import semistream
 from semistream.operators.base import SemiStreamJoin
-from semistream.operators.resident import fill, resident_keys
+from semistream.operators.resident import fill, resident_bytes, resident_keys
+from semistream.parts.cache import Cache
 from semistream.parts.generation import Generations
 
 LIMIT = 200_000
@@ -207,11 +209,11 @@ def test_space_is_allocated_before_it_is_mapped(
     """A hole in a mapped file that the disk has no block for is a signal, not an error."""
     seen = []
 
-    def look(cache: object) -> None:
+    def look(cache: Cache) -> bool:
         (scratch,) = tmp_path.glob(".generation-*")
         status = scratch.stat()
         seen.append(status.st_blocks * 512 >= status.st_size)
-        fill(join, cache)  # type: ignore[arg-type]
+        return fill(join, cache)
 
     _generations(tmp_path, join, limit=2_000_000).load(resident_keys(join), look)
 
@@ -227,9 +229,23 @@ def test_space_is_allocated_before_it_is_mapped(
     assert len(_rows(join)) == KEYS + KEYS // 5 + 6
 
 
+def test_more_of_r_than_there_is_room_for(tmp_path: Path) -> None:
+    """The size of R is estimated from its first rows: those that come later may be larger than there is room for."""
+    texts = ["x" * (300 if i > 3000 else 1) for i in range(9000)]
+    pq.write_table(pa.table({"k": np.arange(9000), "s": texts}), tmp_path / "r.parquet")
+    with semistream.open_join("ssj", master=tmp_path / "r.parquet", on="k", how="left", memory="2MB") as scanning:
+        scanning.start(_stream().schema)
+        room = resident_bytes(scanning) + (1 << 16)
+        shared = _generations(tmp_path / "cache", scanning, limit=room)
+        assert not shared.load(resident_keys(scanning), lambda cache: fill(scanning, cache), room)
+        assert shared.failures == 1
+        assert not list((tmp_path / "cache").glob("*generation-*"))
+
+
 _FULL = """
 import numpy as np, pyarrow as pa, semistream, sys
 from pathlib import Path
+from semistream.parts.cache import Cache
 from semistream.parts.generation import Generations
 n = 20_000
 master = pa.table({"k": np.arange(n), "a": np.arange(n), "b": np.arange(n), "c": np.arange(n)})

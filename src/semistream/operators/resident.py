@@ -27,11 +27,13 @@ def resident_bytes(join: SemiStreamJoin) -> int:
     return int(rows * (layout.slot_bytes + entry + var) * 1.01) + (1 << 17)
 
 
-def load_all(join: SemiStreamJoin, arena: Arena) -> Cache:
-    """A cache that holds every tuple of R, read in one pass."""
+def load_all(join: SemiStreamJoin, arena: Arena) -> Cache | None:
+    """A cache that holds every tuple of R, read in one pass; None, and a free arena, when they have no room."""
     cache = Cache(arena, join._master_layout, join.budget.spare, resident_keys(join))
-    fill(join, cache)
-    return cache
+    if fill(join, cache):
+        return cache
+    arena.clear()
+    return None
 
 
 def resident_keys(join: SemiStreamJoin) -> int:
@@ -39,8 +41,11 @@ def resident_keys(join: SemiStreamJoin) -> int:
     return int(join.reader.n_rows / _LOAD * MAX_LOAD) + 8
 
 
-def fill(join: SemiStreamJoin, cache: Cache) -> None:
-    """Put all of R into an empty cache."""
+def fill(join: SemiStreamJoin, cache: Cache) -> bool:
+    """Put all of R into an empty cache; False when it has no room for all.
+
+    `resident_bytes` goes by the mean size of a row, which for Parquet in place is that of the first rows.
+    """
     arena = cache.arena
     cache.counting = False
     slots = np.empty(join.scratch.size, dtype=np.int64)
@@ -49,6 +54,9 @@ def fill(join: SemiStreamJoin, cache: Cache) -> None:
         block = join.disk.load(page, join.buffer_pages)
         at = 0
         while at < block.n_rows:
+            stop = min(block.n_rows, at + len(slots))
+            if cache.fitting(block.row_ids(np.arange(at, stop)), block) < stop - at:
+                return False
             filled = int(
                 cache_kernel.cache_load(
                     join.disk.codes,
@@ -68,3 +76,4 @@ def fill(join: SemiStreamJoin, cache: Cache) -> None:
         join.stats.iterations += 1
     join.stats.r_cycles += 1
     join.stats.switched += join.reader.n_rows
+    return True

@@ -100,13 +100,14 @@ class SSBJ(ScanJoin):
 
     def _build_tables(self, arena: Arena) -> None:
         self._total = self.budget.spare
-        self.resident = self.reader.n_rows > 0 and resident_bytes(self) <= self._total
+        held = load_all(self, arena) if self.reader.n_rows > 0 and resident_bytes(self) <= self._total else None
         self.rc = 0
         self._restored = 0
         self.state = CycleState.PHASE_OUT
         self._planned = 0
-        if self.resident:
-            self.cache = load_all(self, arena)
+        self.resident = held is not None
+        if held is not None:
+            self.cache = held
             self.pending = FifoPending(arena, self._stream_layout(FIFO_HEADER), 0)
             self._copy_read_counts()
             return

@@ -75,9 +75,10 @@ class SweepJoin(LookupJoin):
         row_slot = self._master_layout.slot_bytes
         arena = self._make_arena(row_slot)
         room = self.budget.spare
-        self.resident = self.reader.n_rows > 0 and resident_bytes(self) <= room
-        if self.resident:
-            self.cache = load_all(self, arena)
+        held = load_all(self, arena) if self.reader.n_rows > 0 and resident_bytes(self) <= room else None
+        self.resident = held is not None
+        if held is not None:
+            self.cache = held
         else:
             keys = max(int(room / (Cache.key_bytes(row_slot) + _SKETCH_BYTES_A_KEY)), 8)
             self.sketch = FrequencySketch(keys * _SKETCH_BYTES_A_KEY // 2, keys * _WINDOW_PER_KEY)

@@ -59,6 +59,11 @@ class Arena:
     def table_bytes(self) -> int:
         return self.stack.nbytes
 
+    def clear(self) -> None:
+        """Take all extents back; the pools that had them must not be used any more."""
+        self.stack[:] = np.arange(self.extents_total, dtype=np.int32)[::-1]
+        self.state[kernel.A_FREE] = self.extents_total
+
 
 class Pool:
     """Slots of one size, taken from an arena."""

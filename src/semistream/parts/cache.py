@@ -180,6 +180,12 @@ class Cache:
             self.pack(block, ids, filled, slots)
         return runs
 
+    def fitting(self, ids: Int64s, block: Paged) -> int:
+        """How many of these rows of a block, from the first on, the cache has room for."""
+        if not self.layout.has_var:
+            return min(self.row_room, len(ids))
+        return self._fitting_var(ids, np.arange(1, len(ids) + 1), block)
+
     def _fitting_var(self, ids: Int64s, rows_after: Int64s, block: Paged) -> int:
         """Runs whose rows and VAR blocks both fit."""
         var_bytes = np.empty(len(ids), dtype=np.int64)

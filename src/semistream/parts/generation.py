@@ -214,11 +214,18 @@ class Generations:
             hit_rate = 0.0 if old is None else old.hit_rate
             self._publish(scratch, window * rescale, hit_rate, full=full, complete=False)
 
-    def load(self, keys: int, fill: Callable[[Cache], None], room_bytes: int | None = None) -> None:
-        """Publish a generation that `fill` has loaded with all of R, for which `room_bytes` are enough."""
-        with self._softly("building a generation in"), self._scratch(keys, room_bytes) as scratch:
-            fill(scratch.cache)
+    def load(self, keys: int, fill: Callable[[Cache], bool], room_bytes: int | None = None) -> bool:
+        """Publish a generation that `fill` loads with all of R; False if that cannot be had, and `merge` may be.
+
+        `fill` says whether there was room for all, in `room_bytes` if they are given: the disk then sets no more aside.
+        """
+        loaded = False
+        with self._softly("loading all of R into"), self._scratch(keys, room_bytes) as scratch:
+            if not fill(scratch.cache):
+                raise GenerationError(f"R is larger than it seemed: {self.limit_bytes} bytes are too few")
             self._publish(scratch, 0.0, 1.0, full=True, complete=True)
+            loaded = True
+        return loaded
 
     def _room(self, row_bytes: float) -> float:
         """Bytes for keys and rows, less what the last, partly used extents take."""
