@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -102,6 +103,12 @@ def test_a_place_that_numba_finds_is_left_alone(tmp_path: Path, monkeypatch: pyt
     assert twice._cache.cache_path is not None
     assert os.environ.get("NUMBA_CACHE_DIR") == before
     assert list(tmp_path.iterdir()) == []
+
+
+def test_all_kernels_are_compiled_this_way() -> None:
+    source = Path(semistream.__file__).parent
+    direct = [path.name for path in source.rglob("*.py") if re.search(r"from numba import .*njit", path.read_text())]
+    assert direct == []
 
 
 def test_an_error_in_a_kernel_is_not_hidden() -> None:
