@@ -8,11 +8,10 @@ null keys aside, builds the output (`output.py`), and keeps the ledgers.
 
 from __future__ import annotations
 
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator
-from types import TracebackType
-from typing import Any, ClassVar, Self
+from contextlib import contextmanager
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,9 +24,11 @@ from semistream.errors import BudgetError, IndexRequiredError, SchemaError, Semi
 from semistream.kernels.cache import ROW_HEADER
 from semistream.master.base import Master, PageReader, require_columns
 from semistream.operators.chunk import SCRATCH_BYTES_A_ROW, Chunk, JoinStats, Scratch
+from semistream.operators.lifecycle import JoinLife
 from semistream.operators.output import JoinOutput
 from semistream.operators.snapshot import Snapshot
-from semistream.parts.arena import Arena
+from semistream.operators.stream_shape import StreamShape, required_batch
+from semistream.parts.arena import Arena, beyond_machine
 from semistream.parts.budget import Budget, MemoryReport
 from semistream.parts.disk_buffer import DiskBuffer
 from semistream.parts.generation import Generation
@@ -41,10 +42,11 @@ _ASSUMED_STREAM_SLOT = 512
 _LEAST_PAGE_ROWS = 16
 
 
-class SemiStreamJoin(JoinOutput):
+class SemiStreamJoin(JoinOutput, JoinLife):
     """Joins a stream with master data; each algorithm is a subclass in a file of its own.
 
-    Use it as a context manager; `push` and `drain` give record batches that must be consumed before the next call.
+    Use it as a context manager. `push` and `drain` do their work while what they give is iterated, and that must have
+    come to its end before the next call (see `lifecycle.py`).
     """
 
     name: ClassVar[str]
@@ -73,6 +75,7 @@ class SemiStreamJoin(JoinOutput):
                 f"{self.name} looks keys up through an index, and this master data has none; build a page store "
                 "with semistream.build_pages, or use a scan operator: meshjoin, rmeshjoin, ssj, ssbj"
             )
+        JoinLife.__init__(self)
         self.master = master
         self.spec = spec
         self._counts = JoinStats()
@@ -85,11 +88,16 @@ class SemiStreamJoin(JoinOutput):
         self._direct = direct
         self._reader_columns = columns
         self.reader: PageReader = master.open(columns, direct=direct, page_rows=self._page_rows(budget_bytes))
-        self._master_keys = [] if self._exact else [columns.index(name) for name in spec.master_on]
-        self._master_layout = RowLayout(
-            self.reader.physical, ROW_HEADER, [master.may_be_null(name) for name in columns]
-        )
-        self._plan_fixed(budget_bytes, buffer_bytes)
+        try:
+            self._master_keys = [] if self._exact else [columns.index(name) for name in spec.master_on]
+            self._master_layout = RowLayout(
+                self.reader.physical, ROW_HEADER, [master.may_be_null(name) for name in columns]
+            )
+            with self._allocating():
+                self._plan_fixed(budget_bytes, buffer_bytes)
+        except BaseException:
+            self.reader.close()
+            raise
         #: the master data was opened for this join, and is closed with it
         self.owns_master = False
         #: a cache shared with other joins on the same master data, asked before the algorithm's own parts
@@ -100,9 +108,6 @@ class SemiStreamJoin(JoinOutput):
         self.seconds = 0.0
         self.output_schema: pa.Schema | None = None
         self._schema: pa.Schema | None = None
-        self._busy = False
-        self._closed = False
-        self._failed: BaseException | None = None
 
     # ------------------------------------------------------------------------------------- the budget
 
@@ -201,7 +206,10 @@ class SemiStreamJoin(JoinOutput):
 
     def start(self, schema: pa.Schema) -> None:
         """Fix the stream's schema and build the tables; called by the first `push` if not before."""
-        self.output_schema = self.check(schema)
+        self._require_idle()
+        if self._schema is not None:
+            raise SemiStreamError(f"this {self.name} join has its stream's schema already; open a new one for another")
+        output_schema = self.check(schema)
         self._coder = KeyCoder.for_stream(
             [schema.field(name).type for name in self.spec.stream_on],
             [self.master.schema.field(name).type for name in self.spec.master_on],
@@ -210,8 +218,23 @@ class SemiStreamJoin(JoinOutput):
         self._stream = PhysicalSchema(schema)
         self._key_at = [schema.get_field_index(name) for name in self.spec.stream_on]
         self._every_column = np.arange(len(schema), dtype=np.int64)
-        self._schema = schema
-        self._build()
+        #: what every batch must look like
+        self.shape = StreamShape(schema)
+        self._schema, self.output_schema = schema, output_schema
+        try:
+            with self._allocating():
+                self._build()
+        except BaseException as error:
+            # The parts are half made: a stream of another schema needs a new join.
+            self._fail(error)
+            raise
+
+    @contextmanager
+    def _allocating(self) -> Iterator[None]:
+        try:
+            yield
+        except MemoryError as error:
+            raise beyond_machine(self.budget.total, error) from error
 
     def check(self, schema: pa.Schema) -> pa.Schema:
         """The result's schema for such a stream; refuses one that cannot be joined. Nothing is read or built."""
@@ -269,59 +292,22 @@ class SemiStreamJoin(JoinOutput):
 
     def push(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Join a batch; tuples that must wait for the disk come out of a later call."""
-        self._enter()
+        self._require_idle()
+        required_batch(batch)
         if self._schema is None:
-            self._guard_start(batch.schema)
-        elif not batch.schema.equals(self._schema):
-            self._busy = False
-            raise SchemaError(
-                f"this batch has the schema [{_names(batch.schema)}], the stream began with [{_names(self._schema)}]: "
-                "cast every batch to one schema"
-            )
-        return self._running(self._push(batch))
+            self.start(batch.schema)
+        return self._take_on("push", self._push(self.shape.fitted(batch)))
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Finish every waiting tuple."""
-        self._enter()
-        return self._running(self._drain() if self._schema is not None else iter(()))
+        self._require_idle()
+        return self._take_on("drain", self._drain() if self._schema is not None else iter(()))
 
-    def _guard_start(self, schema: pa.Schema) -> None:
-        try:
-            self.start(schema)
-        except SemiStreamError:
-            self._busy = False
-            raise
-
-    def _enter(self) -> None:
-        if self._closed:
-            raise SemiStreamError(f"this {self.name} join is closed; open a new one")
-        if self._failed is not None:
-            raise SemiStreamError(
-                f"this {self.name} join failed before ({self._failed}); open a new one and restore its last snapshot"
-            )
-        if self._busy:
-            raise SemiStreamError(
-                "the batches of the last push or drain were not consumed; iterate over them to the end first"
-            )
-        self._busy = True
-
-    def _running(self, outputs: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        since = time.perf_counter()
-        try:
-            for batch in outputs:
-                if batch.num_rows:
-                    self.stats.rows_out += batch.num_rows
-                    self.stats.batches_out += 1
-                    self.seconds += time.perf_counter() - since
-                    yield batch
-                    since = time.perf_counter()
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            self._failed = error
-            raise
-        self.seconds += time.perf_counter() - since
-        self._busy = False
+    def _made(self, batch: pa.RecordBatch | None, seconds: float) -> None:
+        self.seconds += seconds
+        if batch is not None:
+            self.stats.rows_out += batch.num_rows
+            self.stats.batches_out += 1
 
     def _push(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         for start in range(0, batch.num_rows, self.chunk_rows):
@@ -384,8 +370,7 @@ class SemiStreamJoin(JoinOutput):
 
     def snapshot(self) -> Snapshot:
         """What a restart needs: waiting tuples and where they are on their way. The cache is soft state."""
-        if self._busy:
-            raise SemiStreamError("consume the batches of the last push before taking a snapshot")
+        self._require_idle()
         state: dict[str, Any] = {"algorithm": self.name, "master_version": self.master.version}
         if self._schema is None:
             return Snapshot(state, None)
@@ -393,6 +378,7 @@ class SemiStreamJoin(JoinOutput):
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go on where a snapshot was taken; to be called before the first push."""
+        self._require_idle()
         if self._schema is not None and self.stats.tuples_in:
             raise SemiStreamError("restore a snapshot into a fresh join, before its first push")
         state = snapshot.state
@@ -420,22 +406,11 @@ class SemiStreamJoin(JoinOutput):
     def _restore(self, snapshot: Snapshot) -> None:
         """Put waiting tuples back."""
 
-    def close(self) -> None:
-        """Give back files and memory; waiting tuples are lost (drain first)."""
-        if not self._closed:
-            self._closed = True
-            self.reader.close()
-            if self.owns_master:
-                self.master.close()
+    def borrow_disk(self) -> DiskBuffer:
+        """The disk buffer, for loads that are not the algorithm's own; only while the join is idle."""
+        return self.disk
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def _names(schema: pa.Schema) -> str:
-    return ", ".join(f"{column.name}: {column.type}" for column in schema)
+    def _release(self) -> None:
+        self.reader.close()
+        if self.owns_master:
+            self.master.close()

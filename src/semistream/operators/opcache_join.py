@@ -123,10 +123,8 @@ class OPCacheJoin(PCacheJoin):
         self._from_loaders: SimpleQueue[LoadedBuffer] = SimpleQueue()
         self._full: list[LoadedBuffer] = []
         super()._build()
-        self.disk_buffers = (
-            LoadedBuffer(self.disk, from_front=False, loaded=self._from_loaders),
-            LoadedBuffer(second, from_front=True, loaded=self._from_loaders),
-        )
+        for disk in (self.disk, second):
+            self.disk_buffers += (LoadedBuffer(disk, from_front=disk is second, loaded=self._from_loaders),)
 
     # --------------------------------------------------------------------------------------- disk phase
 
@@ -197,10 +195,21 @@ class OPCacheJoin(PCacheJoin):
         self._counts.pages_read = sum(disk.pages_read for disk in disks)
         self._counts.bytes_read = sum(disk.bytes_read for disk in disks)
 
-    def close(self) -> None:
-        super().close()
-        if self._second_reader is not None:
-            for buffer in self.disk_buffers:
-                buffer.stop()
-            self._second_reader.close()
-            self._second_reader = None
+    def borrow_disk(self) -> DiskBuffer:
+        """Loads go on while the phases rest: they are awaited, and what they brought is forgotten."""
+        while any(buffer.is_requested for buffer in self.disk_buffers):
+            self._next_full().release()
+        return self.disk
+
+    def _release(self) -> None:
+        try:
+            super()._release()
+        finally:
+            if self._second_reader is not None:
+                self._second_reader.close()
+
+    def _stop_threads(self) -> None:
+        """The disk phase first: it may wait for a load."""
+        super()._stop_threads()
+        for buffer in self.disk_buffers:
+            buffer.stop()

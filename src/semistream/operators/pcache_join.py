@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from semistream.columns.rows import BatchColumns
-from semistream.errors import BudgetError
+from semistream.errors import BudgetError, SemiStreamError
 from semistream.master.base import Master, PageBlock
 from semistream.operators.cache_join import CacheJoin
 from semistream.operators.chunk import Chunk, JoinStats, Scratch
@@ -42,6 +42,9 @@ class PCacheJoin(CacheJoin):
     full, the disk phase only when it is empty. A lock guards the cache while one phase reads or the other changes it;
     reads, probes and output building of both phases overlap, since kernels and file reads release the interpreter.
     Between two calls of `push` the disk phase rests, so that a snapshot sees all tuples at rest.
+
+    What the phases tell each other stands under one condition, `_control`. Whoever waits there also waits for `_error`,
+    which is set when the disk phase ends, for whatever reason: nobody waits for a thread that is gone.
 
     Needs of R: an index. Exact as CACHEJOIN is.
 
@@ -118,15 +121,19 @@ class PCacheJoin(CacheJoin):
         try:
             yield from super()._push(batch)
             yield from self._come_to_rest()
-        finally:
             self._pause()
+        except BaseException:
+            self._give_up()
+            raise
 
     def _drain(self) -> Iterator[pa.RecordBatch]:
         self._resume(draining=True)
         try:
             yield from self._until_rest()
-        finally:
             self._pause()
+        except BaseException:
+            self._give_up()
+            raise
         self._settle()
 
     def _come_to_rest(self) -> Iterator[pa.RecordBatch]:
@@ -212,17 +219,22 @@ class PCacheJoin(CacheJoin):
     def _resume(self, draining: bool) -> None:
         with self._control:
             self._running_phase, self._draining, self._resting = True, draining, False
-            self._abandoned = False
+            self._control.notify_all()
+
+    def _give_up(self) -> None:
+        """Nobody will take what the disk phase still delivers. It is not waited for: the join is failed or closing."""
+        with self._control:
+            self._running_phase = self._draining = False
+            self._abandoned = True
             self._control.notify_all()
 
     def _pause(self) -> None:
         """Let the disk phase rest, and add its counts to those of the stream phase."""
         with self._control:
             self._running_phase = self._draining = False
-            self._abandoned = not self._resting
             self._control.notify_all()
-            while not self._resting and self._error is None:
-                self._control.wait()
+            self._control.wait_for(lambda: self._resting or self._error)
+        self._raise_error()
         counts, mine = self._disk_counts, self._counts
         for name in (
             "finished",
@@ -245,11 +257,14 @@ class PCacheJoin(CacheJoin):
         try:
             while self._next_work():
                 for batch in self._work():
-                    self._deliver(batch)
+                    if not self._deliver(batch):
+                        break
+            ended: BaseException = SemiStreamError(f"this {self.name} join is closed; open a new one")
         except BaseException as error:
-            with self._control:
-                self._error = error
-                self._control.notify_all()
+            ended = error
+        with self._control:
+            self._error = ended
+            self._control.notify_all()
 
     def _next_work(self) -> bool:
         """Wait until there is something to do; False when the join closes."""
@@ -285,12 +300,15 @@ class PCacheJoin(CacheJoin):
                 self.intermediate.get()
                 self._control.notify_all()
 
-    def _deliver(self, batch: pa.RecordBatch) -> None:
+    def _deliver(self, batch: pa.RecordBatch) -> bool:
+        """Hand a batch to the stream phase; False when nobody wants it any more."""
         with self._control:
-            while len(self._ready) >= _READY_BATCHES and not self._stopping and not self._abandoned:
-                self._control.wait()
+            self._control.wait_for(lambda: len(self._ready) < _READY_BATCHES or self._abandoned or self._stopping)
+            if self._abandoned or self._stopping:
+                return False
             self._ready.append(batch)
             self._control.notify_all()
+            return True
 
     def _iterate(self) -> Iterator[pa.RecordBatch]:
         self._settle_pending()
@@ -339,10 +357,16 @@ class PCacheJoin(CacheJoin):
                 full = True
                 self.intermediate.put(Handover(chunk, (batch.num_rows - took) * self.pending.pool.slot_bytes, took))
 
-    def close(self) -> None:
-        if self._thread is not None and self._thread.is_alive():
+    def _release(self) -> None:
+        try:
+            self._stop_threads()
+        finally:
+            super()._release()
+
+    def _stop_threads(self) -> None:
+        """The readers stay open until nobody can read any more."""
+        if self._thread is not None and self._thread.ident is not None:
             with self._control:
                 self._stopping = True
                 self._control.notify_all()
             self._thread.join()
-        super().close()

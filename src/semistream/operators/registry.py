@@ -88,13 +88,17 @@ def open_join(
     opened = open_master(master, spec.master_on)
     try:
         join = operator(opened, spec, budget, **options)
-        # An opened Master is its owner's to close.
-        join.owns_master = opened is not master
-        if stream_schema is not None:
-            join.start(stream_schema)
     except BaseException:
         if opened is not master:
             opened.close()
+        raise
+    # An opened Master is its owner's to close.
+    join.owns_master = opened is not master
+    try:
+        if stream_schema is not None:
+            join.start(stream_schema)
+    except BaseException:
+        join.close()
         raise
     return join
 

@@ -46,12 +46,12 @@ def fill(join: SemiStreamJoin, cache: Cache) -> bool:
 
     `resident_bytes` goes by the mean size of a row, which for Parquet in place is that of the first rows.
     """
-    arena = cache.arena
+    arena, disk = cache.arena, join.borrow_disk()
     cache.counting = False
     slots = np.empty(join.scratch.size, dtype=np.int64)
     ids = np.empty(join.scratch.size, dtype=np.int64)
     for page in range(0, join.reader.n_pages, join.buffer_pages):
-        block = join.disk.load(page, join.buffer_pages)
+        block = disk.load(page, join.buffer_pages)
         at = 0
         while at < block.n_rows:
             stop = min(block.n_rows, at + len(slots))
@@ -59,7 +59,7 @@ def fill(join: SemiStreamJoin, cache: Cache) -> bool:
                 return False
             filled = int(
                 cache_kernel.cache_load(
-                    join.disk.codes,
+                    disk.codes,
                     at,
                     cache.entries,
                     arena.state,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
+import os
 
 import numpy as np
 import numpy.typing as npt
 
+from semistream.errors import BudgetError
 from semistream.kernels import arena as kernel
 from semistream.kernels.rows import BLOCK_BYTES, NIL
 
@@ -16,8 +19,23 @@ Bytes = npt.NDArray[np.uint8]
 _HUGE_PAGE_FROM = 4 << 20
 
 
+def beyond_machine(budget_bytes: int, error: BaseException) -> BudgetError:
+    """A budget that the machine cannot give is a wrong budget."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    total, free = (os.sysconf(name) * page for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
+    return BudgetError(
+        f"a budget of {budget_bytes} bytes cannot be had ({str(error) or 'out of memory'}): this machine has {total} "
+        f"bytes of memory, {free} of them free; give the join less memory"
+    )
+
+
 def _anonymous(length: int) -> Bytes:
-    mapping = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        mapping = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as error:
+        if isinstance(error, OSError) and error.errno != errno.ENOMEM:
+            raise
+        raise MemoryError(f"the system refuses {length} bytes in one piece") from error
     if length >= _HUGE_PAGE_FROM:
         mapping.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(mapping, dtype=np.uint8)

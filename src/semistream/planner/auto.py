@@ -14,8 +14,7 @@ import copy
 import math
 from collections.abc import Iterator
 from dataclasses import fields, replace
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 
@@ -24,10 +23,14 @@ from semistream.errors import BudgetError, ConfigError, SemiStreamError
 from semistream.master.base import Master
 from semistream.operators.base import SemiStreamJoin
 from semistream.operators.chunk import JoinStats
+from semistream.operators.lifecycle import JoinLife
 from semistream.operators.registry import OPERATORS
 from semistream.operators.snapshot import Snapshot
+from semistream.operators.stream_shape import required_batch
+from semistream.parts.arena import beyond_machine
 from semistream.parts.budget import MemoryReport
 from semistream.planner.explain import Explanation, explain
+from semistream.planner.least import least_budget
 from semistream.planner.plan import AUTO, Candidate, Plan, make_plan
 from semistream.planner.stream import StreamFacts, StreamSample
 from semistream.planner.trial import Trial
@@ -37,6 +40,8 @@ from semistream.spec import JoinSpec
 _SAMPLE_PART, _LARGEST_PART, _SMALL_SAMPLE_BYTES, _MOST_SAMPLE_BYTES = 32, 8, 1 << 16, 4 << 20
 _SAMPLE_BYTES_A_KEY = 64
 _LEAST_SAMPLE_BYTES = 16 * _SAMPLE_BYTES_A_KEY
+#: how often a budget is raised, by one part in as many, until the plan agrees with the operators that it is enough
+_LEAST_TRIES = 32
 #: tuples before the trial and the first check, and how much further off each next one is, at most
 _FIRST_CHECK, _CHECK_GROWTH, _LAST_CHECK = 200_000, 2, 12_800_000
 #: a batch in so many is sampled once the plan stands
@@ -51,7 +56,7 @@ _BETTER = 1.25
 _WARM_TUPLES_A_KEY, _WARM_CYCLES = 8, 6
 
 
-class AutoJoin:
+class AutoJoin(JoinLife):
     """A semi-stream join (see `SemiStreamJoin`) whose operator is chosen by the planner."""
 
     name = AUTO
@@ -67,6 +72,7 @@ class AutoJoin:
         max_delay_s: float | None = None,
         direct: bool = False,
     ) -> None:
+        super().__init__()
         self.master, self.spec = master, spec
         self.owns_master = False
         self._total = budget_bytes
@@ -100,10 +106,14 @@ class AutoJoin:
 
     def push(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Join a batch; tuples that must wait for the disk come out of a later call."""
-        self._look_at(batch)
-        return self._running(batch)
+        self._require_idle()
+        required_batch(batch)
+        if self._join is None:
+            self.start(batch.schema)
+        return self._take_on("push", self._push(self._operator().shape.fitted(batch)))
 
-    def _running(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def _push(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        self._look_at(batch)
         join, trial = self._operator(), self._trial
         yield from join.push(batch)
         shown = trial is not None and trial.is_shown(join)
@@ -114,12 +124,33 @@ class AutoJoin:
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Finish every waiting tuple. Who does so after every batch gets a plan for micro-batches."""
+        self._require_idle()
+        return self._take_on("drain", self._drain())
+
+    def _drain(self) -> Iterator[pa.RecordBatch]:
         if self._join is not None:
             yield from self._join.drain()
         self._drained = min(self._drained + 1, self._batches)
 
     def start(self, schema: pa.Schema) -> None:
         """Fix the stream's schema; the operator may still change when the first batch is seen."""
+        self._require_idle()
+        if self._join is not None:
+            raise SemiStreamError("this join has its stream's schema already; open a new one for another")
+        try:
+            self._begin(schema)
+        except BudgetError as error:
+            if isinstance(error.__cause__, MemoryError):
+                raise beyond_machine(self._total, error.__cause__) from error
+            least = self._least_total(schema)
+            if least is None:
+                raise
+            raise BudgetError(
+                f"no operator can do this join with {self._total} bytes; it needs at least {least} bytes",
+                minimum_bytes=least,
+            ) from error
+
+    def _begin(self, schema: pa.Schema) -> None:
         try:
             self._start(schema)
         except ConfigError:
@@ -128,6 +159,23 @@ class AutoJoin:
             # So small a budget has no room to learn much in.
             self._sample_bytes = _LEAST_SAMPLE_BYTES
             self._start(schema)
+
+    def _least_total(self, schema: pa.Schema) -> int | None:
+        """A budget that is enough, about the smallest: what an operator needs, or a little more if the plan says so."""
+        least = least_budget(self.master, self.spec, schema, direct=self._direct)
+        if least is None:
+            return None
+        total = max(least + _LEAST_SAMPLE_BYTES, self._total + 1)
+        for _ in range(_LEAST_TRIES):
+            options = {"profile": self._profile, "max_delay_s": self._max_delay_s, "direct": self._direct}
+            with AutoJoin(self.master, self.spec, total, **options) as other:  # type: ignore[arg-type]
+                try:
+                    other._begin(schema)
+                except ConfigError:
+                    total += total // _LEAST_TRIES
+                else:
+                    return total
+        return None
 
     def _start(self, schema: pa.Schema) -> None:
         capacity = self._sample_bytes // _SAMPLE_BYTES_A_KEY
@@ -138,9 +186,8 @@ class AutoJoin:
 
     def _look_at(self, batch: pa.RecordBatch) -> None:
         """The first batch decides; later ones are sampled now and then, for the next check."""
-        if self._join is None:
-            self.start(batch.schema)
         assert self._sample is not None
+        schema = self._operator().shape.schema
         self._batches += 1
         if batch.num_rows and self._provisional:
             # What was opened so far rested on an assumption, and nothing is in it.
@@ -148,14 +195,19 @@ class AutoJoin:
             self._batch = batch.num_rows
             if self._sample.seen < self._batch:
                 self._learn(batch)
-                self._open(self._made_plan(batch.schema), batch.schema)
+                self._open(self._made_plan(schema), schema)
             assert self._plan is not None
             self._trial = Trial(self._plan)
         elif self._batches == 2 and self._in_micro_batches:
-            self._open(self._made_plan(batch.schema), batch.schema)
+            self._open(self._made_plan(schema), schema)
         elif self._batches % _SAMPLED_BATCHES == 0:
             self._sample.add(batch)
         self._batch = max(self._batch, batch.num_rows)
+
+    @property
+    def _join_bytes(self) -> int:
+        """What is left of the budget for the operator."""
+        return max(self._total - self._sample_bytes, 1)
 
     @property
     def _in_micro_batches(self) -> bool:
@@ -178,7 +230,7 @@ class AutoJoin:
             self.master,
             self.spec,
             schema,
-            self._total - self._sample_bytes,
+            self._join_bytes,
             stream,
             profile=self._profile,
             batch=max(self._batch, 1) if self._batch else 65_536,
@@ -205,7 +257,7 @@ class AutoJoin:
 
     def _opened(self, candidate: Candidate, schema: pa.Schema) -> SemiStreamJoin:
         options: dict[str, Any] = {**candidate.options, "direct": self._direct}
-        join = OPERATORS[candidate.algorithm](self.master, self.spec, self._total - self._sample_bytes, **options)
+        join = OPERATORS[candidate.algorithm](self.master, self.spec, self._join_bytes, **options)
         try:
             join.start(schema)
         except BaseException:
@@ -227,7 +279,7 @@ class AutoJoin:
         """Go on with the trial: the next one who takes part or, after the last, the best of them."""
         join, chosen = self._operator(), self._chosen
         assert chosen is not None
-        schema = _stream_schema(join)
+        schema = join.shape.schema
         plan = trial.plan if trial.begun else self._made_plan(schema)
         known = next((each for each in plan.candidates if _same(each, chosen)), chosen)
         self._achieved[chosen.algorithm] = trial.achieved(known, self._batch)
@@ -278,7 +330,7 @@ class AutoJoin:
             sample.matched(window.finished, unmatched, window.rows_out if self.spec.carries_master else 0)
         if warm and seconds > 0:
             self._achieved[chosen.algorithm] = window.tuples_in / seconds / chosen.rate_per_s
-        schema = _stream_schema(join)
+        schema = join.shape.schema
         plan = self._made_plan(schema)
         corrected = sorted(plan.candidates, key=self._expected, reverse=True)
         best = corrected[0]
@@ -376,6 +428,7 @@ class AutoJoin:
 
     def snapshot(self) -> Snapshot:
         """What a restart needs, the chosen operator among it."""
+        self._require_idle()
         if self._join is None or self._chosen is None:
             return Snapshot({"algorithm": AUTO, "master_version": self.master.version}, None)
         taken = self._join.snapshot()
@@ -383,6 +436,7 @@ class AutoJoin:
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go on where a snapshot was taken, with the operator it was taken from."""
+        self._require_idle()
         if snapshot.tuples is None:
             return
         if self.stats.tuples_in:
@@ -403,20 +457,13 @@ class AutoJoin:
         self._operator().restore(snapshot)
         self._provisional = False
 
-    def close(self) -> None:
-        """Give back files and memory; waiting tuples are lost (drain first)."""
-        if self._join is not None:
-            self._join.close()
-        if self.owns_master:
-            self.master.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def _release(self) -> None:
+        try:
+            if self._join is not None:
+                self._join.close()
+        finally:
+            if self.owns_master:
+                self.master.close()
 
 
 def _warm_up(candidate: Candidate) -> float:
@@ -445,11 +492,6 @@ def _off(candidate: Candidate, window: JoinStats, seconds: float, rate: float, c
 
 def _same(a: Candidate, b: Candidate) -> bool:
     return (a.algorithm, a.options) == (b.algorithm, b.options)
-
-
-def _stream_schema(join: SemiStreamJoin) -> pa.Schema:
-    assert join._schema is not None
-    return join._schema
 
 
 def _sum(a: JoinStats, b: JoinStats) -> JoinStats:

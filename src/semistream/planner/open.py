@@ -128,12 +128,16 @@ def _open_auto(
     opened = open_master(master, spec.master_on)
     try:
         join = AutoJoin(opened, spec, budget, sample=sample, profile=profile, max_delay_s=delay, direct=direct)
-        join.owns_master = opened is not master
-        if stream_schema is not None and join.output_schema is None:
-            join.start(stream_schema)
     except BaseException:
         if opened is not master:
             opened.close()
+        raise
+    join.owns_master = opened is not master
+    try:
+        if stream_schema is not None and join.output_schema is None:
+            join.start(stream_schema)
+    except BaseException:
+        join.close()
         raise
     return join
 

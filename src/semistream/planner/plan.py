@@ -101,13 +101,15 @@ def make_plan(
 
     `budget` is the bytes of the join, or a function that gives them for an algorithm. With `micro_batches` every batch
     of `batch` tuples is finished by itself, unless `max_delay_s` allows scan operators to let tuples wait. `options`
-    are the user's and are kept; `sizes=False` keeps the usual sizes too.
+    are the user's and are kept; `sizes=False` keeps the usual sizes too. If nothing but memory is lacking, that is a
+    `BudgetError`.
     """
     stream = StreamFacts.assumed(master.n_rows) if stream is None else stream
     profile = profile_of_machine() if profile is None else profile
     names = list(OPERATORS) if algorithms is None else [resolve(name).name for name in algorithms]
     found: list[Candidate] = []
     refused: dict[str, str] = {}
+    too_small = too_slow = False
     settings: dict[int, Setting] = {}
     for name in names:
         operator = OPERATORS[name]
@@ -126,15 +128,18 @@ def make_plan(
             priced = [Candidate(name, predict_join(name, way, profile), way, not way.drained) for way in ways]
         except BudgetError as error:
             refused[name] = str(error)
+            too_small = True
             continue
         in_time = [each for each in priced if _in_time(each, max_delay_s)]
         if not in_time:
+            too_slow = True
             waits = min(each.prediction.longest_delay_s for each in priced)
             refused[name] = f"keeps a tuple waiting for up to {waits:.3g} s, more than the {max_delay_s:g} s allowed"
         found += in_time
     if not found:
         reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
-        raise ConfigError(f"no operator can do this join. {reasons}")
+        kind = BudgetError if too_small and not too_slow else ConfigError
+        raise kind(f"no operator can do this join. {reasons}")
     found.sort(key=lambda each: -each.rate_per_s)
     if sizes:
         found[0] = _sized(found[0], profile, options or {})
