@@ -28,7 +28,7 @@ from semistream.operators.lifecycle import JoinLife
 from semistream.operators.output import JoinOutput
 from semistream.operators.snapshot import Snapshot
 from semistream.operators.stream_shape import StreamShape, required_batch
-from semistream.parts.arena import Arena, beyond_machine
+from semistream.parts.arena import Arena, beyond_machine, within_machine
 from semistream.parts.budget import Budget, MemoryReport
 from semistream.parts.disk_buffer import DiskBuffer
 from semistream.parts.generation import Generation
@@ -79,7 +79,7 @@ class SemiStreamJoin(JoinOutput, JoinLife):
         self.master = master
         self.spec = spec
         self._counts = JoinStats()
-        self.budget = Budget(budget_bytes)
+        self.budget = Budget(within_machine(budget_bytes))
         self._exact = master.coder.exact
         self._select = self._selected_columns()
         columns = list(self._select)
@@ -234,7 +234,7 @@ class SemiStreamJoin(JoinOutput, JoinLife):
         try:
             yield
         except MemoryError as error:
-            raise beyond_machine(self.budget.total, error) from error
+            raise beyond_machine(self.budget.total, str(error) or "out of memory") from error
 
     def check(self, schema: pa.Schema) -> pa.Schema:
         """The result's schema for such a stream; refuses one that cannot be joined. Nothing is read or built."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -17,16 +19,33 @@ Int64s = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 _HUGE_PAGE_FROM = 4 << 20
+#: what every machine has: no need to ask
+_FEW_BYTES = 64 << 20
+_CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
-def beyond_machine(budget_bytes: int, error: BaseException) -> BudgetError:
+def machine_bytes() -> int:
+    """Memory of this machine, or of the container that we are in if that has less."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for path in _CONTAINER_LIMITS:
+        with contextlib.suppress(OSError, ValueError):
+            limits.append(int(path.read_text()))
+    return min(limits)
+
+
+def beyond_machine(budget_bytes: int, why: str) -> BudgetError:
     """A budget that the machine cannot give is a wrong budget."""
-    page = os.sysconf("SC_PAGE_SIZE")
-    total, free = (os.sysconf(name) * page for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
     return BudgetError(
-        f"a budget of {budget_bytes} bytes cannot be had ({str(error) or 'out of memory'}): this machine has {total} "
-        f"bytes of memory, {free} of them free; give the join less memory"
+        f"a budget of {budget_bytes} bytes cannot be had: {why}; this machine has {machine_bytes()} bytes of memory: "
+        "give the join less"
     )
+
+
+def within_machine(budget_bytes: int) -> int:
+    """Refuse a budget at once that would end the process once it is used up."""
+    if budget_bytes > _FEW_BYTES and budget_bytes > machine_bytes():
+        raise beyond_machine(budget_bytes, "it is more than all memory")
+    return budget_bytes
 
 
 def _anonymous(length: int) -> Bytes:

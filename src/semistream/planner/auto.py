@@ -27,7 +27,7 @@ from semistream.operators.lifecycle import JoinLife
 from semistream.operators.registry import OPERATORS
 from semistream.operators.snapshot import Snapshot
 from semistream.operators.stream_shape import required_batch
-from semistream.parts.arena import beyond_machine
+from semistream.parts.arena import beyond_machine, within_machine
 from semistream.parts.budget import MemoryReport
 from semistream.planner.explain import Explanation, explain
 from semistream.planner.least import least_budget
@@ -75,7 +75,7 @@ class AutoJoin(JoinLife):
         super().__init__()
         self.master, self.spec = master, spec
         self.owns_master = False
-        self._total = budget_bytes
+        self._total = within_machine(budget_bytes)
         least = max(min(_SMALL_SAMPLE_BYTES, budget_bytes // _LARGEST_PART), _LEAST_SAMPLE_BYTES)
         self._sample_bytes = min(max(budget_bytes // _SAMPLE_PART, least), _MOST_SAMPLE_BYTES)
         self._given, self._profile, self._max_delay_s, self._direct = sample, profile, max_delay_s, direct
@@ -141,7 +141,7 @@ class AutoJoin(JoinLife):
             self._begin(schema)
         except BudgetError as error:
             if isinstance(error.__cause__, MemoryError):
-                raise beyond_machine(self._total, error.__cause__) from error
+                raise beyond_machine(self._total, str(error.__cause__) or "out of memory") from error
             least = self._least_total(schema)
             if least is None:
                 raise
