@@ -245,3 +245,62 @@ def test_what_is_refused(store: Path) -> None:
         pytest.raises(ConfigError, match="schema is not known"),
     ):
         named.explain()
+
+
+def test_nothing_is_lost_in_any_phase(table: pa.Table, store: Path, hasty: None) -> None:
+    """Before the plan, while operators are tried, and after: a push that was dropped is refused, then resumed."""
+    batches = stream(60_000, 0.5, keys=int(ROWS * 1.3))
+    rows: list[pa.RecordBatch] = []
+    phases = set()
+    with open_join("auto", master=store, on=KEY, how="left", memory=BUDGET, profile=typical_profile()) as join:
+        for batch in batches:
+            phases.add((join.algorithm, join.on_trial))
+            join.push(batch)
+            for call in (lambda: join.push(batches[0]), join.drain, join.snapshot):
+                with pytest.raises(SemiStreamError, match="were not consumed"):
+                    call()
+            rows += islice(join.resume(), 1)
+            rows += join.resume()
+        rows += join.drain()
+        assert join.stats.tuples_in == 60_000
+        result = pa.Table.from_batches(rows, join.output_schema)
+    assert {on_trial for _, on_trial in phases} == {True, False}
+    assert len(phases) > 3
+    assert_same_rows(result, reference_join(pa.Table.from_batches(batches), table, KEY, "left"))
+
+
+@pytest.mark.parametrize("memory", [1, 1_000, 1_023, 40_000])
+def test_a_budget_that_is_too_small_names_one_that_is_not(table: pa.Table, store: Path, memory: int) -> None:
+    with pytest.raises(BudgetError) as refused:
+        open_join("auto", master=store, on=KEY, memory=memory, stream_schema=STREAM_SCHEMA)
+    least = refused.value.minimum_bytes
+    assert least is not None
+    assert f"with {memory} bytes; it needs at least {least} bytes" in str(refused.value)
+    batches = stream(4_000, 0.9)
+    with open_join("auto", master=store, on=KEY, memory=least) as join:
+        result = pa.Table.from_batches(joined(join, batches), join.output_schema)
+        assert join.memory.peak_bytes <= least
+    assert_same_rows(result, reference_join(pa.Table.from_batches(batches), table, KEY, "inner"))
+    with pytest.raises(BudgetError):
+        open_join("auto", master=store, on=KEY, memory=int(least * 0.9), stream_schema=STREAM_SCHEMA)
+
+
+def test_the_least_budget_in_every_form(parquet: Path) -> None:
+    """A wide stream needs room for its tuples, too; the first batch says so if nobody did before."""
+    wide = pa.schema([(KEY, STREAM_SCHEMA.field(KEY).type), *((f"c{i}", pa.float64()) for i in range(200))])
+    batch = pa.RecordBatch.from_pylist([dict.fromkeys(wide.names, 1)], schema=wide)
+    with open_join("auto", master=parquet, on=KEY, memory="20kB") as join:
+        with pytest.raises(BudgetError) as refused:
+            join.push(batch)
+        # Nothing was taken; it says so again.
+        with pytest.raises(BudgetError):
+            join.push(batch)
+    assert refused.value.minimum_bytes is not None
+    with open_join("auto", master=parquet, on=KEY, how="left", memory=refused.value.minimum_bytes) as join:
+        assert sum(row.num_rows for row in joined(join, [batch])) == 1
+
+
+def test_too_slow_is_not_too_small(parquet: Path) -> None:
+    with pytest.raises(ConfigError, match="keeps a tuple waiting") as refused:
+        open_join("auto", master=parquet, on=KEY, memory="1MB", max_delay=1e-9, stream_schema=STREAM_SCHEMA)
+    assert not isinstance(refused.value, BudgetError)

@@ -108,6 +108,7 @@ class SemiStreamJoin(JoinOutput, JoinLife):
         self.seconds = 0.0
         self.output_schema: pa.Schema | None = None
         self._schema: pa.Schema | None = None
+        self._restored = False
 
     # ------------------------------------------------------------------------------------- the budget
 
@@ -206,28 +207,32 @@ class SemiStreamJoin(JoinOutput, JoinLife):
 
     def start(self, schema: pa.Schema) -> None:
         """Fix the stream's schema and build the tables; called by the first `push` if not before."""
-        self._require_idle()
-        if self._schema is not None:
-            raise SemiStreamError(f"this {self.name} join has its stream's schema already; open a new one for another")
-        output_schema = self.check(schema)
+        with self._when_idle():
+            if self._schema is not None:
+                raise SemiStreamError(f"this {self.name} join knows its stream's schema; open a new one for another")
+            self._prepare(schema)
+            try:
+                with self._allocating():
+                    self._build()
+            except BaseException as error:
+                # The parts are half made: a stream of another schema needs a new join.
+                self._fail(error)
+                raise
+
+    def _prepare(self, schema: pa.Schema) -> None:
+        """What the stream's schema decides; nothing has changed if it is refused."""
+        output_schema, stream = self.check(schema), PhysicalSchema(schema)
         self._coder = KeyCoder.for_stream(
             [schema.field(name).type for name in self.spec.stream_on],
             [self.master.schema.field(name).type for name in self.spec.master_on],
             mask=self.master.coder.mask,
         )
-        self._stream = PhysicalSchema(schema)
+        self._stream = stream
         self._key_at = [schema.get_field_index(name) for name in self.spec.stream_on]
         self._every_column = np.arange(len(schema), dtype=np.int64)
         #: what every batch must look like
         self.shape = StreamShape(schema)
         self._schema, self.output_schema = schema, output_schema
-        try:
-            with self._allocating():
-                self._build()
-        except BaseException as error:
-            # The parts are half made: a stream of another schema needs a new join.
-            self._fail(error)
-            raise
 
     @contextmanager
     def _allocating(self) -> Iterator[None]:
@@ -292,16 +297,16 @@ class SemiStreamJoin(JoinOutput, JoinLife):
 
     def push(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Join a batch; tuples that must wait for the disk come out of a later call."""
-        self._require_idle()
-        required_batch(batch)
-        if self._schema is None:
-            self.start(batch.schema)
-        return self._take_on("push", self._push(self.shape.fitted(batch)))
+        with self._when_idle():
+            required_batch(batch)
+            if self._schema is None:
+                self.start(batch.schema)
+            return self._take_on("push", self._push(self.shape.fitted(batch)))
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Finish every waiting tuple."""
-        self._require_idle()
-        return self._take_on("drain", self._drain() if self._schema is not None else iter(()))
+        with self._when_idle():
+            return self._take_on("drain", self._drain() if self._schema is not None else iter(()))
 
     def _made(self, batch: pa.RecordBatch | None, seconds: float) -> None:
         self.seconds += seconds
@@ -370,29 +375,34 @@ class SemiStreamJoin(JoinOutput, JoinLife):
 
     def snapshot(self) -> Snapshot:
         """What a restart needs: waiting tuples and where they are on their way. The cache is soft state."""
-        self._require_idle()
-        state: dict[str, Any] = {"algorithm": self.name, "master_version": self.master.version}
-        if self._schema is None:
-            return Snapshot(state, None)
-        return Snapshot({**state, **self._snapshot_state()}, self._snapshot_tuples())
+        with self._when_idle():
+            state: dict[str, Any] = {"algorithm": self.name, "master_version": self.master.version}
+            if self._schema is None:
+                return Snapshot(state, None)
+            return Snapshot({**state, **self._snapshot_state()}, self._snapshot_tuples())
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go on where a snapshot was taken; to be called before the first push."""
-        self._require_idle()
-        if self._schema is not None and self.stats.tuples_in:
-            raise SemiStreamError("restore a snapshot into a fresh join, before its first push")
-        state = snapshot.state
-        for what, mine in (("algorithm", self.name), ("master_version", self.master.version)):
-            if state.get(what) != mine:
-                raise SemiStreamError(
-                    f"the snapshot was taken with {what} {state.get(what)!r}, this join has {mine!r}: "
-                    "open the join as it was then"
-                )
-        if snapshot.tuples is not None:
-            if self._schema is None:
-                self.start(snapshot.stream_schema)
-            self._restore(snapshot)
-            self._settle()
+        with self._when_idle():
+            if self._restored or self.stats.tuples_in:
+                raise SemiStreamError("restore one snapshot into a fresh join, before its first push")
+            state = snapshot.state
+            for what, mine in (("algorithm", self.name), ("master_version", self.master.version)):
+                if state.get(what) != mine:
+                    raise SemiStreamError(
+                        f"the snapshot was taken with {what} {state.get(what)!r}, this join has {mine!r}: "
+                        "open the join as it was then"
+                    )
+            if snapshot.tuples is not None:
+                if self._schema is None:
+                    self.start(snapshot.stream_schema)
+                self._restored = True
+                try:
+                    self._restore(snapshot)
+                    self._settle()
+                except BaseException as error:
+                    self._fail(error)
+                    raise
 
     @abstractmethod
     def _snapshot_state(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import ClassVar, Self
 
@@ -56,7 +57,7 @@ class JoinLife(ABC):
         self._unfinished: Outputs | None = None
         self._failed: str | None = None
         self._closed = False
-        #: held while outputs are made, so that whoever closes the join from another thread waits for the current batch
+        #: held by whoever works on the join: one that is closed from another thread comes to the end of a batch first
         self._turn = threading.RLock()
         self._working = False
 
@@ -106,16 +107,20 @@ class JoinLife(ABC):
                 f"this {self.name} join failed before ({self._failed}); open a new one and restore its last snapshot"
             )
 
-    def _require_idle(self) -> None:
-        self._require_alive()
-        if self._unfinished is not None:
-            raise SemiStreamError(
-                f"the rows of the last {self._unfinished.what} were not consumed: iterate over what it gave to the "
-                f"end first; join.resume() gives what is left of it, nothing is lost"
-            )
+    @contextmanager
+    def _when_idle(self) -> Iterator[None]:
+        """Around whatever is asked of a join: nothing else may be under way, and nobody closes it meanwhile."""
+        with self._turn:
+            self._require_alive()
+            if self._unfinished is not None:
+                raise SemiStreamError(
+                    f"the rows of the last {self._unfinished.what} were not consumed: iterate over what it gave to the "
+                    "end first; join.resume() gives what is left of it, nothing is lost"
+                )
+            yield
 
     def _take_on(self, what: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Begin work on an idle join."""
+        """Begin work on an idle join (`_when_idle`)."""
         self._unfinished = Outputs(self, what, batches)
         return self._unfinished
 

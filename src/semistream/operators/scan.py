@@ -108,8 +108,8 @@ class ScanJoin(SemiStreamJoin):
 
     def advance(self, steps: int) -> Iterator[pa.RecordBatch]:
         """So many turns of the main loop, or fewer if nobody waits any more."""
-        self._require_idle()
-        return self._take_on("advance", self._advance(steps))
+        with self._when_idle():
+            return self._take_on("advance", self._advance(steps))
 
     def _advance(self, steps: int) -> Iterator[pa.RecordBatch]:
         for _ in range(steps):

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from semistream.cost.profile import CostProfile
 from semistream.errors import BudgetError, ConfigError, SemiStreamError
-from semistream.master.base import Master
+from semistream.master.base import Master, require_columns
 from semistream.operators.base import SemiStreamJoin
 from semistream.operators.chunk import JoinStats
 from semistream.operators.lifecycle import JoinLife
@@ -85,6 +85,7 @@ class AutoJoin(JoinLife):
         self._sample: StreamSample | None = None
         #: opened without having seen the stream
         self._provisional = True
+        self._restored = False
         self._batch = 0
         self._batches = 0
         #: batches after which the caller drained
@@ -106,11 +107,11 @@ class AutoJoin(JoinLife):
 
     def push(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Join a batch; tuples that must wait for the disk come out of a later call."""
-        self._require_idle()
-        required_batch(batch)
-        if self._join is None:
-            self.start(batch.schema)
-        return self._take_on("push", self._push(self._operator().shape.fitted(batch)))
+        with self._when_idle():
+            required_batch(batch)
+            if self._join is None:
+                self.start(batch.schema)
+            return self._take_on("push", self._push(self._operator().shape.fitted(batch)))
 
     def _push(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         self._look_at(batch)
@@ -124,8 +125,8 @@ class AutoJoin(JoinLife):
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Finish every waiting tuple. Who does so after every batch gets a plan for micro-batches."""
-        self._require_idle()
-        return self._take_on("drain", self._drain())
+        with self._when_idle():
+            return self._take_on("drain", self._drain())
 
     def _drain(self) -> Iterator[pa.RecordBatch]:
         if self._join is not None:
@@ -134,23 +135,24 @@ class AutoJoin(JoinLife):
 
     def start(self, schema: pa.Schema) -> None:
         """Fix the stream's schema; the operator may still change when the first batch is seen."""
-        self._require_idle()
-        if self._join is not None:
-            raise SemiStreamError("this join has its stream's schema already; open a new one for another")
-        try:
-            self._begin(schema)
-        except BudgetError as error:
-            if isinstance(error.__cause__, MemoryError):
-                raise beyond_machine(self._total, str(error.__cause__) or "out of memory") from error
-            least = self._least_total(schema)
-            if least is None:
-                raise
-            raise BudgetError(
-                f"no operator can do this join with {self._total} bytes; it needs at least {least} bytes",
-                minimum_bytes=least,
-            ) from error
+        with self._when_idle():
+            if self._join is not None:
+                raise SemiStreamError("this join has its stream's schema already; open a new one for another")
+            try:
+                self._begin(schema)
+            except BudgetError as error:
+                if isinstance(error.__cause__, MemoryError):
+                    raise beyond_machine(self._total, str(error.__cause__) or "out of memory") from error
+                least = self._least_total(schema)
+                if least is None:
+                    raise
+                raise BudgetError(
+                    f"no operator can do this join with {self._total} bytes; it needs at least {least} bytes",
+                    minimum_bytes=least,
+                ) from error
 
     def _begin(self, schema: pa.Schema) -> None:
+        require_columns(schema, self.spec.stream_on, "the stream")
         try:
             self._start(schema)
         except ConfigError:
@@ -428,34 +430,35 @@ class AutoJoin(JoinLife):
 
     def snapshot(self) -> Snapshot:
         """What a restart needs, the chosen operator among it."""
-        self._require_idle()
-        if self._join is None or self._chosen is None:
-            return Snapshot({"algorithm": AUTO, "master_version": self.master.version}, None)
-        taken = self._join.snapshot()
-        return Snapshot({**taken.state, "options": self._chosen.options}, taken.tuples)
+        with self._when_idle():
+            if self._join is None or self._chosen is None:
+                return Snapshot({"algorithm": AUTO, "master_version": self.master.version}, None)
+            taken = self._join.snapshot()
+            return Snapshot({**taken.state, "options": self._chosen.options}, taken.tuples)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go on where a snapshot was taken, with the operator it was taken from."""
-        self._require_idle()
-        if snapshot.tuples is None:
-            return
-        if self.stats.tuples_in:
-            raise SemiStreamError("restore a snapshot into a fresh join, before its first push")
-        schema = snapshot.stream_schema
-        if self._join is None:
-            self.start(schema)
-        assert self._plan is not None
-        algorithm, options = str(snapshot.state.get("algorithm")), dict(snapshot.state.get("options", {}))
-        priced = self._plan.of(algorithm)
-        if priced is None:
-            raise SemiStreamError(
-                f"the snapshot was taken with {algorithm}, which cannot do this join here: "
-                f"{self._plan.refused.get(algorithm, 'it is unknown')}; open the join as it was then"
-            )
-        as_then = replace(priced, setting=replace(priced.setting, options=options))
-        self._open(replace(self._plan, candidates=(as_then, *self._plan.candidates)), schema)
-        self._operator().restore(snapshot)
-        self._provisional = False
+        with self._when_idle():
+            if snapshot.tuples is None:
+                return
+            if self._restored or self.stats.tuples_in:
+                raise SemiStreamError("restore one snapshot into a fresh join, before its first push")
+            schema = snapshot.stream_schema
+            if self._join is None:
+                self.start(schema)
+            assert self._plan is not None
+            algorithm, options = str(snapshot.state.get("algorithm")), dict(snapshot.state.get("options", {}))
+            priced = self._plan.of(algorithm)
+            if priced is None:
+                raise SemiStreamError(
+                    f"the snapshot was taken with {algorithm}, which cannot do this join here: "
+                    f"{self._plan.refused.get(algorithm, 'it is unknown')}; open the join as it was then"
+                )
+            as_then = replace(priced, setting=replace(priced.setting, options=options))
+            self._open(replace(self._plan, candidates=(as_then, *self._plan.candidates)), schema)
+            self._restored = True
+            self._operator().restore(snapshot)
+            self._provisional = False
 
     def _release(self) -> None:
         try:

@@ -10,8 +10,8 @@ from semistream.operators.base import SemiStreamJoin
 from semistream.operators.registry import OPERATORS
 from semistream.spec import JoinSpec
 
-#: an operator names what its first step lacks, then its second: so many steps at most
-_STEPS = 8
+#: an operator names what it lacks, but buffers take their part of what it is given then: it gets a little more each time
+_STEPS, _MORE = 64, 50
 
 
 def least_budget(master: Master, spec: JoinSpec, schema: pa.Schema, *, direct: bool = False) -> int | None:
@@ -35,9 +35,9 @@ def _least_of(
             with operator(master, spec, size, direct=direct) as join:
                 join.start(schema)
         except BudgetError as error:
-            if error.minimum_bytes is None or error.minimum_bytes <= size:
+            if error.minimum_bytes is None:
                 return None
-            size = error.minimum_bytes
+            size = max(error.minimum_bytes, size + size // _MORE)
         else:
             return size
         if below is not None and size >= below:
