@@ -34,6 +34,10 @@ class KeyTypeError(SchemaError):
     """The key columns of stream and master data have different types."""
 
 
+class DamagedBatchError(SchemaError):
+    """A record batch contradicts itself: offsets outside their buffer, indices outside their dictionary."""
+
+
 class StoreError(SemiStreamError):
     """Master data on disk is missing, unreadable, truncated or corrupt."""
 

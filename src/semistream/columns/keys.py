@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semistream.columns.physical import PhysicalSchema
+from semistream.columns.plain import to_plain
 from semistream.errors import ConfigError, KeyTypeError, SchemaError, StoreError
 from semistream.kernels import hashing
 
@@ -72,15 +73,8 @@ def _require_key_type(name: str, kind: pa.DataType) -> pa.DataType:
 
 def _plain_array(array: pa.Array, plain: pa.DataType) -> pa.Array:
     """Takes extension, dictionary, run-end, large and view encodings off."""
-    while True:
-        if isinstance(array, pa.ExtensionArray):
-            array = array.storage
-        elif pa.types.is_dictionary(array.type):
-            array = array.dictionary_decode()
-        elif pa.types.is_run_end_encoded(array.type):
-            array = pc.run_end_decode(array)
-        else:
-            return array if array.type == plain else array.cast(plain)
+    array = to_plain(array)
+    return array if array.type == plain else array.cast(plain)
 
 
 def _is_exact(plain: pa.DataType) -> bool:

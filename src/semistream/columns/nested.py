@@ -26,6 +26,7 @@ bits).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,10 @@ _INT32_MAX = 2**31 - 1
 _UINT32_MAX = 2**32 - 1
 
 
+class TooManyValuesError(SchemaError):
+    """So many rows do not fit one array of their type; fewer do."""
+
+
 def supports_nested(type: pa.DataType) -> bool:
     """Whether `encode_nested` takes this type; true of flat types too, false of unions at any depth."""
     return _unsupported(type) is None
@@ -59,7 +64,7 @@ def encode_nested(array: pa.Array) -> pa.BinaryArray:
     """
     _check(array.type)
     plain, positions, valid = _peel(array, slice(0, len(array)))
-    bounds = np.arange(len(array) + 1, dtype=np.int64) if valid is None else _bounds(valid)
+    bounds = np.arange(len(array) + 1, dtype=np.int64) if valid is None else bounds_of(valid)
     writer = _Writer(len(array))
     writer.put_present(plain, positions, bounds)
     return writer.finish(valid)
@@ -75,7 +80,7 @@ def decode_nested(blobs: pa.Array, type: pa.DataType) -> pa.Array:
     _check(type)
     reader = _Reader(blobs)
     valid = reader.valid
-    bounds = np.arange(len(blobs) + 1, dtype=np.int64) if valid is None else _bounds(valid)
+    bounds = np.arange(len(blobs) + 1, dtype=np.int64) if valid is None else bounds_of(valid)
     array = reader.get(type, bounds, valid, required=True)
     reader.finish()
     return array
@@ -97,7 +102,7 @@ def _unsupported(type: pa.DataType) -> pa.DataType | None:
             if found is not None:
                 return found
         return None
-    known = pa.types.is_null(type) or _is_var(type) or _is_view(type) or _width(type) is not None
+    known = pa.types.is_null(type) or is_var(type) or is_view(type) or width_of(type) is not None
     return None if known else type
 
 
@@ -126,7 +131,7 @@ def _is_null(type: pa.DataType) -> bool:
     return bool(pa.types.is_null(type)) if inner is None else _is_null(inner)
 
 
-def _width(type: pa.DataType) -> int | None:
+def width_of(type: pa.DataType) -> int | None:
     """Bytes of a fixed-width value; bool counts as one (it travels as flags)."""
     try:
         return int(type.bit_width + 7) // 8
@@ -134,20 +139,20 @@ def _width(type: pa.DataType) -> int | None:
         return None
 
 
-def _is_var(type: pa.DataType) -> bool:
+def is_var(type: pa.DataType) -> bool:
     is_ = pa.types
     return bool(is_.is_string(type) or is_.is_binary(type) or is_.is_large_string(type) or is_.is_large_binary(type))
 
 
-def _is_view(type: pa.DataType) -> bool:
+def is_view(type: pa.DataType) -> bool:
     return bool(pa.types.is_string_view(type) or pa.types.is_binary_view(type))
 
 
-def _is_list(type: pa.DataType) -> bool:
+def is_list(type: pa.DataType) -> bool:
     return bool(pa.types.is_list(type) or pa.types.is_large_list(type) or pa.types.is_map(type))
 
 
-def _is_list_view(type: pa.DataType) -> bool:
+def is_list_view(type: pa.DataType) -> bool:
     return bool(pa.types.is_list_view(type) or pa.types.is_large_list_view(type))
 
 
@@ -160,7 +165,7 @@ def _offset_dtype(type: pa.DataType) -> npt.DTypeLike:
 # --- buffers ------------------------------------------------------------
 
 
-def _bounds(counts: npt.NDArray[Any]) -> Int64s:
+def bounds_of(counts: npt.NDArray[Any]) -> Int64s:
     """Running totals with the leading zero."""
     bounds = np.zeros(len(counts) + 1, dtype=np.int64)
     np.cumsum(counts, dtype=np.int64, out=bounds[1:])
@@ -169,7 +174,7 @@ def _bounds(counts: npt.NDArray[Any]) -> Int64s:
 
 def _bit_bounds(bounds: Int64s) -> Int64s:
     """Bounds in bytes of runs of bits that each start on a byte of their own."""
-    return _bounds((np.diff(bounds) + 7) >> 3)
+    return bounds_of((np.diff(bounds) + 7) >> 3)
 
 
 def _count(positions: Positions) -> int:
@@ -279,7 +284,7 @@ class _Writer:
             self._put_flags(np.ones(int(bounds[-1]), dtype=np.bool_), bounds)
         else:
             self._put_flags(valid, bounds)
-            bounds = _bounds(valid)[bounds]
+            bounds = bounds_of(valid)[bounds]
         self.put_present(plain, positions, bounds)
 
     def put_present(self, array: pa.Array, positions: Positions, bounds: Int64s) -> None:
@@ -301,15 +306,15 @@ class _Writer:
             else:
                 inner = ((array.offset + positions)[:, None] * size + np.arange(size)).reshape(-1)
             self.put(array.values, inner, bounds * size)
-        elif _is_var(type):
+        elif is_var(type):
             self._put_var(array, positions, bounds)
-        elif _is_view(type):
+        elif is_view(type):
             low = positions.start if isinstance(positions, slice) else int(positions.min())
             high = positions.stop if isinstance(positions, slice) else int(positions.max()) + 1
             container = pa.large_string() if pa.types.is_string_view(type) else pa.large_binary()
             self._put_var(array.slice(low, high - low).cast(container), _shift(positions, -low), bounds)
-        elif _is_list(type) or _is_list_view(type):
-            starts, sizes = _ranges(array, positions)
+        elif is_list(type) or is_list_view(type):
+            starts, sizes = ranges_of(array, positions)
             inner_bounds = self._put_sizes(sizes, bounds)
             inner = _expand(starts, sizes)
             if pa.types.is_map(type):
@@ -317,7 +322,7 @@ class _Writer:
             else:
                 self.put(array.values, inner, inner_bounds)
         else:
-            width = _width(type)
+            width = width_of(type)
             if width:
                 values = _view(array.buffers()[1], f"V{width}")[_shift(positions, array.offset)]
                 self._append(values.view(np.uint8), bounds * width)
@@ -326,7 +331,7 @@ class _Writer:
         sizes = np.zeros(self._n_rows, dtype=np.int64)
         for _, bounds in self._runs:
             sizes += np.diff(bounds)
-        offsets = _bounds(sizes)
+        offsets = bounds_of(sizes)
         total = int(offsets[-1])
         if total > _INT32_MAX:
             raise SchemaError(
@@ -358,17 +363,17 @@ class _Writer:
                 "Split the value, or leave the column out with select="
             )
         self._append(sizes.astype(np.uint32).view(np.uint8), bounds * 4)
-        return _bounds(sizes)[bounds]
+        return bounds_of(sizes)[bounds]
 
     def _put_var(self, array: pa.Array, positions: Positions, bounds: Int64s) -> None:
-        starts, sizes = _ranges(array, positions)
+        starts, sizes = ranges_of(array, positions)
         byte_bounds = self._put_sizes(sizes, bounds)
         data = _view(array.buffers()[2], np.uint8)
         if _adjacent(starts, sizes):
             self._append(data[starts[0] : starts[-1] + sizes[-1]], byte_bounds)
         else:
             moved = np.empty(int(sizes.sum()), dtype=np.uint8)
-            gather_runs(_address(moved), _bounds(sizes), _address(data), starts.copy())
+            gather_runs(_address(moved), bounds_of(sizes), _address(data), starts.copy())
             self._append(moved, byte_bounds)
 
     def _put_entries(self, entries: pa.Array, positions: Positions, bounds: Int64s) -> None:
@@ -380,12 +385,12 @@ class _Writer:
         self.put(entries.field(1), positions, bounds)
 
 
-def _ranges(array: pa.Array, positions: Positions) -> tuple[Int64s, Int64s]:
+def ranges_of(array: pa.Array, positions: Positions) -> tuple[Int64s, Int64s]:
     """Where each list or string at `positions` starts in the child or the bytes, and its size."""
     at = _shift(positions, array.offset)
     offsets = _view(array.buffers()[1], _offset_dtype(array.type))
     starts = offsets[at].astype(np.int64)
-    if _is_list_view(array.type):
+    if is_list_view(array.type):
         return starts, _view(array.buffers()[2], _offset_dtype(array.type))[at].astype(np.int64)
     return starts, offsets[_shift(at, 1)] - starts
 
@@ -398,7 +403,7 @@ def _expand(starts: Int64s, sizes: Int64s) -> Positions:
     """All positions of the ranges, in order."""
     if _adjacent(starts, sizes):
         return slice(int(starts[0]), int(starts[-1] + sizes[-1]))
-    bounds = _bounds(sizes)
+    bounds = bounds_of(sizes)
     return np.repeat(starts - bounds[:-1], sizes) + np.arange(int(bounds[-1]), dtype=np.int64)
 
 
@@ -443,7 +448,7 @@ class _Reader:
             flags = self._take_flags(bounds)
             if not flags.all():
                 slots = _fill(slots, flags)
-                bounds = _bounds(flags)[bounds]
+                bounds = bounds_of(flags)[bounds]
         buffers = [_bitmap(slots)]
         children: list[pa.Array] | None = None
         if pa.types.is_boolean(type):
@@ -455,22 +460,22 @@ class _Reader:
             size = type.list_size
             inner_slots = None if slots is None else np.repeat(slots, size)
             children = [self.get(type.value_type, bounds * size, inner_slots)]
-        elif _is_var(type) or _is_view(type):
+        elif is_var(type) or is_view(type):
             return self._get_var(type, n, bounds, slots)
-        elif _is_list(type) or _is_list_view(type):
+        elif is_list(type) or is_list_view(type):
             sizes, inner_bounds = self._take_sizes(bounds)
             if pa.types.is_map(type):
                 children = [self._get_entries(type.field(0).type, inner_bounds)]
             else:
                 children = [self.get(type.value_type, inner_bounds, None)]
             full = _spread(sizes, slots)
-            offsets = _offsets(_bounds(full), type)
-            if _is_list_view(type):
+            offsets = _offsets(bounds_of(full), type)
+            if is_list_view(type):
                 buffers += [pa.py_buffer(offsets[:-1].copy()), pa.py_buffer(full.astype(offsets.dtype))]
             else:
                 buffers.append(pa.py_buffer(offsets))
         else:
-            width = _width(type) or 0
+            width = width_of(type) or 0
             data = self._take(bounds * width)
             if width:
                 data = _spread(data.view(f"V{width}"), slots).view(np.uint8)
@@ -479,13 +484,13 @@ class _Reader:
 
     def _get_var(self, type: pa.DataType, n: int, bounds: Int64s, slots: Flags | None) -> pa.Array:
         container = type
-        if _is_view(type):
+        if is_view(type):
             container = pa.large_string() if pa.types.is_string_view(type) else pa.large_binary()
         sizes, byte_bounds = self._take_sizes(bounds)
         data = self._take(byte_bounds)
-        offsets = _offsets(_bounds(_spread(sizes, slots)), container)
+        offsets = _offsets(bounds_of(_spread(sizes, slots)), container)
         array = pa.Array.from_buffers(container, n, [_bitmap(slots), pa.py_buffer(offsets), pa.py_buffer(data)])
-        return array.cast(type) if _is_view(type) else array
+        return array.cast(type) if is_view(type) else array
 
     def _get_entries(self, type: pa.DataType, bounds: Int64s) -> pa.Array:
         key, item = type.field(0), type.field(1)
@@ -509,7 +514,7 @@ class _Reader:
 
     def _take_sizes(self, bounds: Int64s) -> tuple[Int64s, Int64s]:
         sizes = self._take(bounds * 4).view(np.uint32).astype(np.int64)
-        return sizes, _bounds(sizes)[bounds]
+        return sizes, bounds_of(sizes)[bounds]
 
 
 def _corrupt() -> StoreError:
@@ -522,7 +527,7 @@ def _corrupt() -> StoreError:
 def _offsets(bounds: Int64s, type: pa.DataType) -> npt.NDArray[Any]:
     dtype = _offset_dtype(type)
     if dtype is np.int32 and int(bounds[-1]) > _INT32_MAX:
-        raise SchemaError(
+        raise TooManyValuesError(
             f"{int(bounds[-1])} elements or bytes in one array of type {type}; at most {_INT32_MAX} fit. "
             "Use the large_ form of the type, or smaller batches"
         )
@@ -535,23 +540,27 @@ def _wrap(values: pa.Array, type: pa.DataType) -> pa.Array:
         return pa.ExtensionArray.from_storage(type, values)
     # Blobs tell values apart by their bits at any depth; Arrow's hashing folds NaNs and refuses nested types.
     codes = encode_nested(values).dictionary_encode()
+    return from_codes(codes, type, lambda blobs: decode_nested(blobs, type.value_type))
+
+
+def from_codes(codes: pa.DictionaryArray, type: pa.DataType, decode: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    """The dictionary or run-end form of values that stand in `codes`, whose distinct ones `decode` restores."""
     if pa.types.is_dictionary(type):
         _check_codes(len(codes.dictionary) - 1, type.index_type, type)
-        distinct = decode_nested(codes.dictionary, type.value_type)
         indices = codes.indices.cast(type.index_type)
-        return pa.DictionaryArray.from_arrays(indices, distinct, ordered=type.ordered)
-    _check_codes(len(values), type.run_end_type, type)
+        return pa.DictionaryArray.from_arrays(indices, decode(codes.dictionary), ordered=type.ordered)
+    _check_codes(len(codes), type.run_end_type, type)
     numbers = codes.indices.fill_null(-1).to_numpy()
     last = np.flatnonzero(np.append(numbers[1:] != numbers[:-1], len(numbers) > 0))
     run_ends = pa.array(last + 1).cast(type.run_end_type)
-    runs = decode_nested(codes.dictionary.take(codes.indices.take(pa.array(last))), type.value_type)
+    runs = decode(codes.dictionary.take(codes.indices.take(pa.array(last))))
     return pa.RunEndEncodedArray.from_arrays(run_ends, runs, type)
 
 
 def _check_codes(largest: int, integer: pa.DataType, type: pa.DataType) -> None:
     allowed = int(np.iinfo(integer.to_pandas_dtype()).max)
     if largest > allowed:
-        raise SchemaError(
+        raise TooManyValuesError(
             f"a batch of type {type} needs the number {largest}, but {integer} ends at {allowed}. Cast the "
             "column to a wider index or run-end type, or to its plain value type"
         )

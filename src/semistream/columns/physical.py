@@ -7,7 +7,7 @@ join untouched.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
@@ -15,9 +15,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from semistream.columns.nested import decode_nested, encode_nested, supports_nested
+from semistream.columns.nested import TooManyValuesError, decode_nested, encode_nested, supports_nested
+from semistream.columns.plain import from_plain, plain_type, to_plain
 from semistream.errors import SchemaError
 
 Int64s = npt.NDArray[np.int64]
@@ -29,21 +29,6 @@ class Kind(IntEnum):
     FIXED = 0
     BOOL = 1
     VAR = 2
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """The plain type that carries the same values as an encoded one."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return _plain(kind.storage_type)
-    if pa.types.is_dictionary(kind):
-        return _plain(kind.value_type)
-    if pa.types.is_run_end_encoded(kind):
-        return _plain(kind.value_type)
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
-        return pa.binary()
-    return kind
 
 
 def _unsupported(column: pa.Field) -> SchemaError:
@@ -65,7 +50,7 @@ class PhysicalColumn:
 
     @staticmethod
     def of(column: pa.Field) -> PhysicalColumn:
-        plain = _plain(column.type)
+        plain = plain_type(column.type)
         if pa.types.is_boolean(plain):
             return PhysicalColumn(column.name, column.type, Kind.BOOL, 1, column.nullable)
         if pa.types.is_nested(plain) and not supports_nested(plain):
@@ -82,7 +67,7 @@ class PhysicalColumn:
     @cached_property
     def physical(self) -> pa.DataType:
         """The Arrow type kernels see."""
-        plain = _plain(self.logical)
+        plain = plain_type(self.logical)
         if self.kind is Kind.VAR:
             return pa.string() if pa.types.is_string(plain) else pa.binary()
         return plain
@@ -92,39 +77,32 @@ class PhysicalColumn:
         """Whether the column needs no change at either border."""
         return bool(self.physical == self.logical)
 
+    @cached_property
+    def nested(self) -> bool:
+        """Whether values are coded as blobs (`columns/nested.py`)."""
+        return bool(pa.types.is_nested(plain_type(self.logical)))
+
     def to_physical(self, array: pa.Array) -> pa.Array:
-        if self.passes:
-            return array
-        kind = array.type
-        if isinstance(kind, pa.BaseExtensionType):
-            array = array.storage
-            kind = array.type
-        plain = _plain(kind)
-        if kind != plain:
-            array = array.cast(plain)
-        if pa.types.is_nested(plain):
-            return encode_nested(array)
+        if not self.passes:
+            try:
+                array = encode_nested(array) if self.nested else to_plain(array)
+            except pa.ArrowException as error:
+                raise SchemaError(
+                    f"column {self.name!r} of type {self.logical} cannot be taken apart ({error}): cast it to "
+                    f"{plain_type(self.logical)}, or push smaller batches"
+                ) from error
+        if not self.nullable and array.null_count:
+            raise SchemaError(
+                f"column {self.name!r} is declared as not null and holds {array.null_count} nulls in this batch: "
+                "declare it nullable, or leave these rows out"
+            )
         return array
 
     def to_logical(self, array: pa.Array) -> pa.Array:
+        """Raises `TooManyValuesError` when so many rows do not fit one array of the logical type."""
         if self.passes:
             return array
-        storage = self.logical
-        if isinstance(storage, pa.BaseExtensionType):
-            storage = storage.storage_type
-        plain = _plain(storage)
-        if pa.types.is_nested(plain):
-            array = decode_nested(array, plain)
-        if array.type != storage:
-            if pa.types.is_dictionary(storage):
-                array = array.dictionary_encode().cast(storage)
-            elif pa.types.is_run_end_encoded(storage):
-                array = pc.run_end_encode(array, run_end_type=storage.run_end_type)
-            else:
-                array = array.cast(storage)
-        if isinstance(self.logical, pa.BaseExtensionType):
-            array = pa.ExtensionArray.from_storage(self.logical, array)
-        return array
+        return decode_nested(array, self.logical) if self.nested else from_plain(array, self.logical)
 
 
 @dataclass
@@ -156,19 +134,34 @@ class PhysicalSchema:
         self.columns = [PhysicalColumn.of(column) for column in schema]
         self.kinds = np.array([int(column.kind) for column in self.columns], dtype=np.int64)
         self.widths = np.array([column.width for column in self.columns], dtype=np.int64)
+        self.var_columns = [i for i, column in enumerate(self.columns) if column.kind is Kind.VAR]
+        #: bytes of a row of plain arrays but for its VAR values; bitmaps apart
+        self.fixed_bytes = int(self.widths.sum()) + 4 * len(self.var_columns)
 
     def __len__(self) -> int:
         return len(self.columns)
 
     @property
     def has_var(self) -> bool:
-        return any(column.kind is Kind.VAR for column in self.columns)
+        return bool(self.var_columns)
 
     def encode(self, arrays: Sequence[pa.Array]) -> list[pa.Array]:
         return [column.to_physical(array) for column, array in zip(self.columns, arrays, strict=True)]
 
     def decode(self, arrays: Sequence[pa.Array]) -> list[pa.Array]:
+        """Logical columns; raises `TooManyValuesError` when they must be fewer rows."""
         return [column.to_logical(array) for column, array in zip(self.columns, arrays, strict=True)]
+
+    def decode_pieces(self, arrays: Sequence[pa.Array]) -> Iterator[list[pa.Array]]:
+        """Logical columns of all rows in order, cut where one array of their type does not hold so many."""
+        try:
+            yield self.decode(arrays)
+        except TooManyValuesError:
+            half = len(arrays[0]) // 2
+            if not half:
+                raise
+            yield from self.decode_pieces([array.slice(0, half) for array in arrays])
+            yield from self.decode_pieces([array.slice(half) for array in arrays])
 
     def view(self, arrays: Sequence[pa.Array]) -> ColumnsView:
         """Addresses of physical arrays (what `encode` returned)."""

@@ -2,6 +2,9 @@
 
 `RowLayout` decides where each physical column stands in a packed row; `take_paged` and `take_rows` build fresh Arrow
 arrays for picked rows of paged columns or of packed rows. One allocation serves all columns of an output batch.
+
+Both are told how many bytes they may make. Lengths are known before a byte is copied: where the rows are too large
+together, nothing is built, and the answer is how many of them fit (at least one, whatever its size).
 """
 
 from __future__ import annotations
@@ -80,7 +83,7 @@ class RowLayout:
                 continue
             self.cells[i] = at
             at += 4 if column.kind is Kind.VAR else column.width
-            if nullable[i] and not pa.types.is_null(column.logical):
+            if nullable[i] and not pa.types.is_null(column.physical):
                 self.null_bits[i] = bits
                 bits += 1
         self.var_columns = np.flatnonzero(self.kinds == int(Kind.VAR)).astype(np.int64)
@@ -172,10 +175,15 @@ class _Output:
         self._sizes, self._bitmaps, self._bitmap_bytes = sizes, bitmaps, bitmap
         self.var: dict[int, pa.Buffer] = {}
 
+    def offsets(self, i: int) -> npt.NDArray[np.int32]:
+        """The offsets of a VAR column."""
+        begin, size = self._sizes[i]
+        return np.frombuffer(self.buffer, dtype=np.int32, count=size // 4, offset=begin)
+
     def arrays(self) -> list[pa.Array]:
         result = []
         for i, column in enumerate(self.physical.columns):
-            if column.kind is Kind.FIXED and column.width == 0:
+            if pa.types.is_null(column.physical):
                 result.append(pa.nulls(self.count, column.physical))
                 continue
             valid = None
@@ -192,15 +200,57 @@ class _Output:
 INT32_MAX = 2**31 - 1
 
 
+def _fitting(out: _Output, var: dict[int, int], row_bytes: int, limit: int) -> int:
+    """How many of the rows fit the limit; `var` has the total of each VAR column, its offsets stand in `out`."""
+    if max(var.values(), default=0) > INT32_MAX:
+        return max(out.count // 2, 1)
+    if out.count * row_bytes + sum(var.values()) <= limit:
+        return out.count
+    ends = np.arange(1, out.count + 1, dtype=np.int64) * row_bytes
+    for i in var:
+        ends += out.offsets(i)[1:]
+    return max(int(np.searchsorted(ends, limit, side="right")), 1)
+
+
 def take_paged(
-    physical: PhysicalSchema, source: Paged, ids: Int64s, start: int, count: int, columns: Int64s
-) -> list[pa.Array] | None:
+    physical: PhysicalSchema,
+    source: Paged,
+    ids: Int64s,
+    start: int,
+    count: int,
+    columns: Int64s,
+    limit: int = INT32_MAX,
+) -> list[pa.Array] | int:
     """Physical arrays of picked rows; `columns[i]` is the paged column behind physical column i.
 
-    None when a VAR column would pass 2 GiB: the caller asks for fewer rows.
+    A number when they take more than `limit` bytes, or a VAR column passes 2 GiB: so many rows can be had.
     """
+    row_bytes = physical.fixed_bytes
+    if count > 1 and count * row_bytes > limit:
+        return max(limit // row_bytes, 1)
     with_valid: npt.NDArray[np.bool_] = np.any(source.valid[:, columns] >= 0, axis=0)
     out = _Output(physical, count, with_valid)
+    totals = {
+        i: int(
+            kernel.var_offsets_paged(
+                ids,
+                start,
+                count,
+                source.page_rows,
+                source.base,
+                source.kind,
+                source.valid,
+                source.offs,
+                source.bit,
+                int(columns[i]),
+                int(out.data[i]),
+            )
+        )
+        for i in physical.var_columns
+    }
+    fitting = _fitting(out, totals, row_bytes, limit)
+    if fitting < count:
+        return fitting
     kernel.gather_paged(
         ids,
         start,
@@ -217,48 +267,46 @@ def take_paged(
         out.data,
         out.valid,
     )
-    for i, column in enumerate(physical.columns):
-        if column.kind is Kind.VAR:
-            c = int(columns[i])
-            offsets = int(out.data[i])
-            total = kernel.var_offsets_paged(
-                ids,
-                start,
-                count,
-                source.page_rows,
-                source.base,
-                source.kind,
-                source.valid,
-                source.offs,
-                source.bit,
-                c,
-                offsets,
-            )
-            if total > INT32_MAX:
-                return None
-            out.var[i] = pa.allocate_buffer(total)
-            kernel.var_copy_paged(
-                ids,
-                start,
-                count,
-                source.page_rows,
-                source.base,
-                source.kind,
-                source.data,
-                source.offs,
-                c,
-                offsets,
-                out.var[i].address,
-            )
+    for i, total in totals.items():
+        out.var[i] = pa.allocate_buffer(total)
+        kernel.var_copy_paged(
+            ids,
+            start,
+            count,
+            source.page_rows,
+            source.base,
+            source.kind,
+            source.data,
+            source.offs,
+            int(columns[i]),
+            int(out.data[i]),
+            out.var[i].address,
+        )
     return out.arrays()
 
 
 def take_rows(
-    layout: RowLayout, slots: Int64s, start: int, count: int, arena: Int64s, nulls: npt.NDArray[np.bool_]
-) -> list[pa.Array] | None:
-    """Physical arrays of packed rows; `nulls` says which columns ever received a null."""
+    layout: RowLayout,
+    slots: Int64s,
+    start: int,
+    count: int,
+    arena: Int64s,
+    nulls: npt.NDArray[np.bool_],
+    limit: int = INT32_MAX,
+) -> list[pa.Array] | int:
+    """Physical arrays of packed rows; `nulls` says which columns ever received a null. A number: as `take_paged`."""
     physical = layout.physical
+    row_bytes = physical.fixed_bytes
+    if count > 1 and count * row_bytes > limit:
+        return max(limit // row_bytes, 1)
     out = _Output(physical, count, nulls & (layout.null_bits >= 0))
+    totals = {
+        i: int(kernel.var_offsets_rows(slots, start, count, layout.header + int(layout.cells[i]), int(out.data[i])))
+        for i in physical.var_columns
+    }
+    fitting = _fitting(out, totals, row_bytes, limit)
+    if fitting < count:
+        return fitting
     kernel.gather_rows(
         slots,
         start,
@@ -272,11 +320,7 @@ def take_rows(
         out.data,
         out.valid,
     )
-    for position, i in enumerate(layout.var_columns.tolist()):
-        offsets = int(out.data[i])
-        total = kernel.var_offsets_rows(slots, start, count, layout.header + int(layout.cells[i]), offsets)
-        if total > INT32_MAX:
-            return None
+    for position, (i, total) in enumerate(totals.items()):
         out.var[i] = pa.allocate_buffer(total)
         kernel.var_copy_rows(
             slots,
@@ -288,7 +332,7 @@ def take_rows(
             position,
             int(arena[0]),
             int(arena[1]),
-            offsets,
+            int(out.data[i]),
             out.var[i].address,
         )
     return out.arrays()

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from semistream.columns.rows import BatchColumns
+from semistream.columns.rows import INT32_MAX, BatchColumns
 from semistream.kernels import fifo as fifo_kernel
 from semistream.kernels import linked as linked_kernel
 from semistream.kernels import lookup as lookup_kernel
@@ -248,8 +248,8 @@ def _hand_over(join: CacheJoin, hot: Int64s, n: int) -> Callable[[], int]:
     ids = np.arange(n, dtype=np.int64)
 
     def run() -> int:
-        arrays = join._take_chunk(chunk)(ids, 0, n)
-        assert arrays is not None
+        arrays = join._take_chunk(chunk)(ids, 0, n, INT32_MAX)
+        assert not isinstance(arrays, int)
         BatchColumns(join._stream, arrays, n)
         _ = chunk.codes[ids]
         return n

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from semistream.columns.border import check_batch
 from semistream.columns.keys import KeyCoder
 from semistream.columns.physical import PhysicalSchema
 from semistream.errors import ConfigError, SchemaError
@@ -145,21 +146,23 @@ class Feed:
 
     def take(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Int64s, npt.NDArray[np.float64] | None]:
         """The rows that can match, physical; their codes; their frequencies if a column tells them."""
+        check_batch(batch, "the master data")
         self.rows_read += batch.num_rows
         codes, valid = self.coder.codes([batch.column(i) for i in self._on])
+        arrays = self.columns.encode(batch.columns)
         if valid is not None:
             self.null_key_rows += batch.num_rows - int(valid.sum())
-            batch, codes = batch.filter(pa.array(valid)), np.ascontiguousarray(codes[valid])
-        arrays = self.columns.encode(batch.columns)
+            usable = pa.array(valid)
+            arrays, codes = [array.filter(usable) for array in arrays], np.ascontiguousarray(codes[valid])
         for column, array in zip(self.columns.columns, arrays, strict=True):
             self.null_counts[column.name] += array.null_count
+        weights = None
+        if self._weight is not None:
+            weights = weights_of(arrays[self._weight], batch.schema.names[self._weight])
         if self.code_column == CODE:
             arrays.insert(0, pa.array(codes))
         physical = pa.RecordBatch.from_arrays(arrays, schema=self.physical)
         self.n_bytes += physical.nbytes
-        weights = None
-        if self._weight is not None:
-            weights = weights_of(batch.column(self._weight), batch.schema.names[self._weight])
         if self._progress is not None:
             self._progress(self.rows_read)
         return physical, codes, weights

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from semistream.columns.border import check_table
 from semistream.columns.keys import KeyCoder
-from semistream.columns.physical import Kind, PhysicalSchema
+from semistream.columns.physical import Kind, PhysicalColumn, PhysicalSchema
+from semistream.columns.rows import INT32_MAX
 from semistream.errors import ConfigError
 from semistream.kernels.pages import locate_in_fences
 from semistream.master.base import (
@@ -64,18 +66,20 @@ class MemoryMaster(Master):
         # Tables have no name, and comparing their rows would cost more than it saves.
         self.identity = self.lineage = f"table-{uuid.uuid4().hex}"
         self.coder = KeyCoder([self.schema.field(name).type for name in self.on], mask=code_mask)
-        columns = dict(zip(table.column_names, (_one_array(c) for c in table.columns), strict=True))
+        physical = PhysicalSchema(self.schema)
+        check_table(table, "the master data in memory")
+        columns = {
+            column.name: _one_array(column, chunked.chunks)
+            for column, chunked in zip(physical.columns, table.columns, strict=True)
+        }
         codes, valid = self.coder.codes([columns[name] for name in self.on])
         rows = np.arange(len(codes), dtype=np.int64) if valid is None else np.flatnonzero(valid)
         self.null_key_rows = len(codes) - len(rows)
         rows = rows[np.argsort(codes[rows], kind="stable")]
         self.codes: Int64s = np.ascontiguousarray(codes[rows])
         self.n_rows = len(rows)
-        physical = PhysicalSchema(self.schema)
         taken = pa.array(rows)
-        self.arrays: dict[str, pa.Array] = {
-            column.name: column.to_physical(columns[column.name]).take(taken) for column in physical.columns
-        }
+        self.arrays: dict[str, pa.Array] = {name: array.take(taken) for name, array in columns.items()}
         self.nbytes = sum(array.nbytes for array in self.arrays.values()) + self.codes.nbytes
         self.row_bytes = self.nbytes / max(self.n_rows, 1)
 
@@ -154,8 +158,11 @@ class MemoryReader(PageReader):
         """Nothing to give back: the table belongs to the caller."""
 
 
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    combined = column.combine_chunks()
-    if isinstance(combined, pa.ChunkedArray):  # strings of more than 2 GB do not fit one array
-        raise ConfigError("a column of the in-memory master data holds more than 2 GB of text: build a page store")
-    return combined
+def _one_array(column: PhysicalColumn, chunks: Sequence[pa.Array]) -> pa.Array:
+    """The chunks of a column as one physical array. Joined as they are, dictionaries could outgrow their index."""
+    arrays = [column.to_physical(chunk) for chunk in chunks]
+    if sum(array.nbytes for array in arrays) > INT32_MAX and column.kind is Kind.VAR:
+        raise ConfigError(
+            f"column {column.name!r} of the in-memory master data holds more than 2 GB: build a page store"
+        )
+    return pa.concat_arrays(arrays) if arrays else pa.array([], column.physical)

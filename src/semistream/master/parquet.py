@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from semistream.columns.border import check_batch
 from semistream.columns.keys import KeyCoder
 from semistream.columns.physical import Kind, PhysicalSchema
 from semistream.errors import ConfigError, StoreError
@@ -287,6 +288,7 @@ class ParquetReader(PageReader):
         self._columns = list(dict.fromkeys([*columns, *master.on]))
         self._wanted = [self._columns.index(name) for name in columns]
         self._keys = [self._columns.index(name) for name in master.on]
+        self._encoder = PhysicalSchema(master.columns_schema(self._columns))
         self._row_bytes = sum(master.column_bytes[name] for name in self._columns) + 8
         self._scan: Iterator[pa.RecordBatch] = iter(())
         self._left: pa.RecordBatch | None = None
@@ -315,8 +317,7 @@ class ParquetReader(PageReader):
             # A null key matches nothing: the row never reaches a kernel.
             mask = pa.array(valid)
             wanted, codes = [array.filter(mask) for array in wanted], np.ascontiguousarray(codes[valid])
-        physical = self.physical.encode(wanted)
-        view = self.physical.view(physical)
+        view = self.physical.view(wanted)
         none = np.full((1, 1), -1, dtype=np.int64)
         var = self.physical.kinds == int(Kind.VAR)
         return PageBlock(
@@ -330,12 +331,12 @@ class ParquetReader(PageReader):
             offs=np.append(np.where(var, view.offs, -1)[None, :], none, axis=1),
             bit=np.append(view.bit, 0)[None, :],
             pages=np.array([first_page], dtype=np.int64),
-            keep=(physical, codes),
+            keep=(wanted, codes),
         )
 
     def _rows(self, count: int) -> list[pa.Array]:
-        """The next rows of the scan as one array a column."""
-        parts: list[pa.RecordBatch] = []
+        """The next rows of the scan as one physical array per column."""
+        parts: list[list[pa.Array]] = []
         have = 0
         while have < count:
             batch = self._left if self._left is not None else next(self._scan, None)
@@ -345,13 +346,14 @@ class ParquetReader(PageReader):
             if have + batch.num_rows > count:
                 self._left = batch.slice(count - have)
                 batch = batch.slice(0, count - have)
-            parts.append(batch)
+            check_batch(batch, "the Parquet data")
+            parts.append(self._encoder.encode(batch.columns))
             have += batch.num_rows
         if not parts:
-            return [pa.array([], self._files.schema.field(name).type) for name in self._columns]
+            return [pa.array([], column.physical) for column in self._encoder.columns]
         if len(parts) == 1:
-            return list(parts[0].columns)
-        return [pa.concat_arrays([part.column(i) for part in parts]) for i in range(len(self._columns))]
+            return parts[0]
+        return [pa.concat_arrays(arrays) for arrays in zip(*parts, strict=True)]
 
     def close(self) -> None:
         self._scan = iter(())

@@ -17,10 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from semistream.columns.border import check_batch
 from semistream.columns.keys import KeyCoder, check_key_types
 from semistream.columns.physical import PhysicalSchema
+from semistream.columns.plain import cut_rows, with_plain_dictionary
 from semistream.columns.rows import BatchColumns, RowLayout
-from semistream.errors import BudgetError, IndexRequiredError, SchemaError, SemiStreamError
+from semistream.errors import BudgetError, IndexRequiredError, SchemaError, SemiStreamError, StoreError
 from semistream.kernels.cache import ROW_HEADER
 from semistream.master.base import Master, PageReader, require_columns
 from semistream.operators.chunk import SCRATCH_BYTES_A_ROW, Chunk, JoinStats, Scratch
@@ -299,6 +301,7 @@ class SemiStreamJoin(JoinOutput, JoinLife):
         """Join a batch; tuples that must wait for the disk come out of a later call."""
         with self._when_idle():
             required_batch(batch)
+            check_batch(batch, "this batch of the stream")
             if self._schema is None:
                 self.start(batch.schema)
             return self._take_on("push", self._push(self.shape.fitted(batch)))
@@ -315,28 +318,44 @@ class SemiStreamJoin(JoinOutput, JoinLife):
             self.stats.batches_out += 1
 
     def _push(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        for start in range(0, batch.num_rows, self.chunk_rows):
-            part = batch.slice(start, self.chunk_rows)
+        for part in self._parts(batch):
             self.stats.tuples_in += part.num_rows
             codes, valid = self._coder.codes([part.column(i) for i in self._key_at])
+            arrays = self._stream.encode(part.columns)
             if valid is not None:
                 nulls = int(len(valid) - valid.sum())
                 self.stats.null_keys += nulls
                 self.stats.unmatched += nulls
                 self.stats.finished += nulls
                 if self.spec.keeps_unmatched:
-                    yield self._with_nulls(part.filter(pa.array(~valid)).columns)
-                part = part.filter(pa.array(valid))
-                codes = codes[valid]
-            if part.num_rows:
-                arrays = self._stream.encode(part.columns)
-                columns = BatchColumns(self._stream, arrays, part.num_rows)
-                chunk = Chunk(part.num_rows, codes, columns, self._unmatched(part.num_rows))
+                    alone = pa.array(~valid)
+                    yield from self._with_nulls([array.filter(alone) for array in arrays])
+                usable = pa.array(valid)
+                arrays, codes = [array.filter(usable) for array in arrays], codes[valid]
+            if len(codes):
+                columns = BatchColumns(self._stream, arrays, len(codes))
+                chunk = Chunk(len(codes), codes, columns, self._unmatched(len(codes)))
                 if self.front is not None:
                     chunk = yield from self._ask_front(self.front, chunk, arrays)
                 if chunk.n_rows:
                     yield from self._consume(chunk)
                 self._settle()
+
+    def _parts(self, rows: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatch]:
+        """All rows in their order, at most a chunk at once, and no more than a piece of bytes in plain form."""
+        for batch in rows.to_batches() if isinstance(rows, pa.Table) else [rows]:
+            columns = [with_plain_dictionary(array) for array in batch.columns]
+            loose = pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+            varying = [columns[i] for i in self._stream.var_columns]
+            for start, count in cut_rows(varying, batch.num_rows, self.chunk_rows, self.piece_bytes):
+                yield loose.slice(start, count)
+
+    def _encoded(self, part: pa.RecordBatch) -> tuple[Int64s, BatchColumns]:
+        """Codes and columns of tuples that wait already: nobody waits with a null key."""
+        codes, valid = self._coder.codes([part.column(i) for i in self._key_at])
+        if valid is not None:
+            raise StoreError("a tuple with a null key waits in the snapshot: it was damaged, or made for another join")
+        return codes, BatchColumns(self._stream, self._stream.encode(part.columns), part.num_rows)
 
     def _unmatched(self, rows: int) -> Bools:
         return np.zeros(rows if self.spec.how != "inner" else 0, dtype=np.bool_)

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from semistream.columns.rows import BatchColumns
 from semistream.errors import BudgetError, ConfigError
 from semistream.kernels import tuples as tuple_kernel
 from semistream.kernels import units as kernel
@@ -271,16 +270,14 @@ class BlockJoin(LookupJoin):
         batches = []
         while cursor[0] < len(lists):
             count = self.waiting.collect(lists, cursor, self.scratch.slots, self._codes)
-            arrays = self.waiting.take(self.scratch.slots, 0, count)
-            assert arrays is not None
-            batches.append(pa.RecordBatch.from_arrays(self._stream.decode(arrays), schema=self._schema))
+            for _, columns in self._stream_columns(self.waiting.take, self.scratch.slots, count):
+                batches.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
         return pa.Table.from_batches(batches, schema=self._schema)
 
     def _restore(self, snapshot: Snapshot) -> None:
         assert snapshot.tuples is not None
-        for batch in snapshot.tuples.to_batches(max_chunksize=self.scratch.size):
-            codes, _ = self._coder.codes([batch.column(i) for i in self._key_at])
-            columns = BatchColumns(self._stream, self._stream.encode(batch.columns), batch.num_rows)
+        for batch in self._parts(snapshot.tuples):
+            codes, columns = self._encoded(batch)
             self._put_back(Chunk(batch.num_rows, codes, columns, np.empty(0, dtype=np.bool_)))
 
     def _put_back(self, chunk: Chunk) -> None:

@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from semistream.columns.rows import BatchColumns
 from semistream.errors import BudgetError
 from semistream.kernels import linked as kernel
 from semistream.kernels import tuples as tuple_kernel
@@ -314,20 +313,17 @@ class IndexJoin(SemiStreamJoin):
         assert self._schema is not None
         slots = np.empty(len(self.pending), dtype=np.int64)
         kernel.linked_queue(self.pending.arena.state, self.pending.queue, slots)
-        batches = []
-        for start in range(0, len(slots), self.scratch.size):
-            part = slots[start : start + self.scratch.size].copy()
-            arrays = self.pending.take(part, 0, len(part))
-            assert arrays is not None
-            batches.append(pa.RecordBatch.from_arrays(self._stream.decode(arrays), schema=self._schema))
+        batches = [
+            pa.RecordBatch.from_arrays(columns, schema=self._schema)
+            for _, columns in self._stream_columns(self.pending.take, slots, len(slots))
+        ]
         return pa.Table.from_batches(batches, schema=self._schema)
 
     def _restore(self, snapshot: Snapshot) -> None:
         """No tuple of this family is half joined between two calls: they simply wait again."""
         assert snapshot.tuples is not None
-        for batch in snapshot.tuples.to_batches(max_chunksize=self.scratch.size):
-            codes, _ = self._coder.codes([batch.column(i) for i in self._key_at])
-            columns = BatchColumns(self._stream, self._stream.encode(batch.columns), batch.num_rows)
+        for batch in self._parts(snapshot.tuples):
+            codes, columns = self._encoded(batch)
             chunk = Chunk(batch.num_rows, codes, columns, np.empty(0, dtype=np.bool_))
             if self._admit(chunk, self.scratch.every, 0, batch.num_rows, self.scratch.slots) < batch.num_rows:
                 raise BudgetError("the waiting tuples of the snapshot do not fit: restore with the same memory")

@@ -153,10 +153,10 @@ class OrderedJoin(OrderedOutput):
 
     def _push(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """As for any join, but tuples with a null key are not let through first: they keep their place."""
-        for start in range(0, batch.num_rows, self.chunk_rows):
-            part = batch.slice(start, self.chunk_rows)
+        for part in self._parts(batch):
             self.stats.tuples_in += part.num_rows
             codes, valid = self._coder.codes([part.column(i) for i in self._key_at])
+            arrays = self._stream.encode(part.columns)
             null = _NO_NULLS
             if valid is not None:
                 nulls = int(len(valid) - valid.sum())
@@ -166,11 +166,11 @@ class OrderedJoin(OrderedOutput):
                 else:
                     self.stats.unmatched += nulls
                     self.stats.finished += nulls
-                    part, codes = part.filter(pa.array(valid)), codes[valid]
-            if part.num_rows:
-                columns = BatchColumns(self._stream, self._stream.encode(part.columns), part.num_rows)
-                matched = np.zeros(part.num_rows if self.spec.how != "inner" else 0, dtype=np.bool_)
-                yield from self._take_in(Chunk(part.num_rows, codes, columns, matched), null)
+                    usable = pa.array(valid)
+                    arrays, codes = [array.filter(usable) for array in arrays], codes[valid]
+            if len(codes):
+                columns = BatchColumns(self._stream, arrays, len(codes))
+                yield from self._take_in(Chunk(len(codes), codes, columns, self._unmatched(len(codes))), null)
                 self._settle()
 
     def _consume(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
@@ -456,14 +456,13 @@ class OrderedJoin(OrderedOutput):
         while cursor[0] == 0:
             slots = np.empty(self.scratch.size, dtype=np.int64)
             count = self.queue.collect(only, cursor, slots, np.empty_like(slots))
-            arrays = self.queue.take(slots, 0, count)
-            assert arrays is not None
-            batches.append(pa.RecordBatch.from_arrays(self._stream.decode(arrays), schema=self._schema))
+            for _, columns in self._stream_columns(self.queue.take, slots, count):
+                batches.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
         return pa.Table.from_batches(batches, schema=self._schema)
 
     def _restore(self, snapshot: Snapshot) -> None:
         assert snapshot.tuples is not None
-        for batch in snapshot.tuples.to_batches(max_chunksize=self.scratch.size):
+        for batch in self._parts(snapshot.tuples):
             codes, valid = self._coder.codes([batch.column(i) for i in self._key_at])
             columns = BatchColumns(self._stream, self._stream.encode(batch.columns), batch.num_rows)
             chunk = Chunk(batch.num_rows, codes, columns, np.empty(0, dtype=np.bool_))

@@ -45,40 +45,41 @@ class OrderedOutput(LookupJoin):
         how = self.spec.how
         a, b = a[:count], b[:count]
         real = np.ones(count, dtype=np.bool_) if self._last == 0 else b != kernel.NO_ROW
-        all_real = bool(real.all())
-        lefts = batch.take(a, 0, count)
-        rights: list[pa.Array] | None = []
-        if how in ("inner", "left") or not self._exact:
-            rows = b if all_real else b[real]
-            rights = right(rows, 0, len(rows))
-        if lefts is None or rights is None:
-            half = count // 2
-            yield from self._emit_in_order(batch, right, a[:half].copy(), b[:half].copy(), half)
-            yield from self._emit_in_order(batch, right, a[half:].copy(), b[half:].copy(), count - half)
-            return
+
+        def of_real(rows: Int64s, start: int, size: int, limit: int) -> list[pa.Array] | int:
+            where = np.flatnonzero(real[start : start + size])
+            found = right(rows[start + where], 0, len(where), limit)
+            return int(where[found - 1]) + 1 if isinstance(found, int) else found
+
+        carries = how in ("inner", "left") or not self._exact
+        for start, size, lefts, rights in self._pieces(batch.take, of_real if carries else None, a, b, count):
+            yield from self._emit_ordered_piece(
+                batch, lefts, rights, a[start : start + size], real[start : start + size]
+            )
+
+    def _emit_ordered_piece(
+        self, batch: Batch, lefts: list[pa.Array], rights: list[pa.Array], a: Int64s, real: Bools
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of a piece; `rights` holds the real rows only."""
         keep = None
         if not self._exact:
             keep = self._confirmed(batch, a, real, lefts, rights)
-            real, lefts = real[keep], [array.filter(pa.array(keep)) for array in lefts]
-        if how in ("inner", "left"):
-            rights = rights[: len(self._select)]
-            if keep is not None or not all_real:
-                rights = _spread(rights, keep, b != kernel.NO_ROW if self._last else None)
-        self.stats.unmatched += int(len(real) - np.count_nonzero(real))
-        columns = self._stream.decode(lefts)
-        if how in ("inner", "left"):
-            for column, array in zip(self.reader.physical.columns, rights, strict=False):
-                columns.append(column.to_logical(array))
-        if len(real):
-            yield pa.RecordBatch.from_arrays(columns, schema=self.output_schema)
+            lefts = [array.filter(pa.array(keep)) for array in lefts]
+        rights = rights[: len(self._select)]
+        if rights and (keep is not None or not real.all()):
+            rights = _spread(rights, keep, real if self._last else None)
+        kept = real if keep is None else real[keep]
+        self.stats.unmatched += int(len(kept) - np.count_nonzero(kept))
+        if len(kept):
+            yield from self._built(lefts, rights)
 
     def _confirmed(self, batch: Batch, a: Int64s, real: Bools, lefts: list[pa.Array], rights: list[pa.Array]) -> Bools:
         """Which rows stay, now that the true keys of hashed matches are compared."""
         how = self.spec.how
-        keys = self._decoded_keys(self._stream, lefts, self._key_at)
+        keys = [lefts[i] for i in self._key_at]
         if not real.all():
             keys = [array.filter(pa.array(real)) for array in keys]
-        same = equal_keys(keys, self._decoded_keys(self.reader.physical, rights, self._master_keys))
+        same = equal_keys(keys, [rights[i] for i in self._master_keys])
         keep = np.zeros(len(a), dtype=np.bool_)
         where = np.flatnonzero(real)[same]
         if how != "inner":

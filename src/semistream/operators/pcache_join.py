@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from semistream.columns.rows import BatchColumns
+from semistream.columns.rows import INT32_MAX, BatchColumns
 from semistream.errors import BudgetError, SemiStreamError
 from semistream.master.base import Master, PageBlock
 from semistream.operators.cache_join import CacheJoin
@@ -173,16 +173,9 @@ class PCacheJoin(CacheJoin):
 
     def _hand_over(self, chunk: Chunk, missed: int) -> Iterator[pa.RecordBatch]:
         """Copy the misses into I_B, in pieces it can take."""
-        most = max(self.intermediate.limit_bytes // max(self.pending.pool.slot_bytes, 1), 1)
-        take = self._take_chunk(chunk)
-        for start in range(0, missed, most):
-            ids = self.scratch.misses[start : min(start + most, missed)].copy()
-            arrays = take(ids, 0, len(ids))
-            assert arrays is not None
-            columns = BatchColumns(self._stream, arrays, len(ids))
-            size = len(ids) * self.pending.pool.slot_bytes
-            item = Handover(Chunk(len(ids), chunk.codes[ids], columns, chunk.matched[:0]), size)
-            self.stats.intermediate_appends += len(ids)
+        for item in self._handovers(chunk, missed):
+            size = item.size_bytes
+            self.stats.intermediate_appends += item.chunk.n_rows
             self.stats.handovers += 1
             while True:
                 with self._control:
@@ -200,6 +193,23 @@ class PCacheJoin(CacheJoin):
                     break
             if self._in_step:
                 yield from self._until_rest()
+
+    def _handovers(self, chunk: Chunk, missed: int) -> Iterator[Handover]:
+        """The misses in pieces of at most I_B's bytes, long values included; a single tuple may be larger."""
+        take, limit = self._take_chunk(chunk), self.intermediate.limit_bytes
+        slot_bytes = max(self.pending.pool.slot_bytes, 1)
+        start, most = 0, max(limit // slot_bytes, 1)
+        while start < missed:
+            ids = self.scratch.misses[start : min(start + most, missed)].copy()
+            arrays = take(ids, 0, len(ids), limit)
+            if isinstance(arrays, int):
+                ids = ids[:arrays].copy()
+                arrays = take(ids, 0, len(ids), INT32_MAX)
+                assert not isinstance(arrays, int)
+            columns = BatchColumns(self._stream, arrays, len(ids))
+            size = len(ids) * slot_bytes + sum(arrays[i].buffers()[2].size for i in self._stream.var_columns)
+            yield Handover(Chunk(len(ids), chunk.codes[ids], columns, chunk.matched[:0]), size)
+            start += len(ids)
 
     def _collect_ready(self) -> Iterator[pa.RecordBatch]:
         """Batches the disk phase has finished."""
@@ -337,18 +347,16 @@ class PCacheJoin(CacheJoin):
         batches = []
         for item in self.intermediate:
             ids = np.arange(item.taken, item.chunk.n_rows, dtype=np.int64)
-            arrays = self._take_chunk(item.chunk)(ids, 0, len(ids))
-            assert arrays is not None
-            batches.append(pa.RecordBatch.from_arrays(self._stream.decode(arrays), schema=self._schema))
+            for _, columns in self._stream_columns(self._take_chunk(item.chunk), ids, len(ids)):
+                batches.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
         return pa.concat_tables([table, pa.Table.from_batches(batches, schema=self._schema)])
 
     def _restore(self, snapshot: Snapshot) -> None:
         """Tuples that were in I_B may not all fit H_S: they go back to I_B."""
         assert snapshot.tuples is not None
         full = False
-        for batch in snapshot.tuples.to_batches(max_chunksize=self.scratch.size):
-            codes, _ = self._coder.codes([batch.column(i) for i in self._key_at])
-            columns = BatchColumns(self._stream, self._stream.encode(batch.columns), batch.num_rows)
+        for batch in self._parts(snapshot.tuples):
+            codes, columns = self._encoded(batch)
             chunk = Chunk(batch.num_rows, codes, columns, np.empty(0, dtype=np.bool_))
             took = 0
             if not full:

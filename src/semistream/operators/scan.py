@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from semistream.columns.rows import BatchColumns
 from semistream.errors import BudgetError, SemiStreamError
 from semistream.kernels import tuples as tuple_kernel
 from semistream.kernels.fifo import FIFO_HEADER
@@ -136,11 +135,9 @@ class ScanJoin(SemiStreamJoin):
         self.close_chunk()
 
     def _append_all(self, tuples: pa.Table, flags: pa.ChunkedArray | None = None) -> None:
-        for at in range(0, tuples.num_rows, self.scratch.size):
-            part = tuples.slice(at, self.scratch.size).combine_chunks()
-            columns = [column.chunk(0) for column in part.columns]
-            codes, _ = self._coder.codes([columns[i] for i in self._key_at])
-            arrays = BatchColumns(self._stream, self._stream.encode(columns), part.num_rows)
+        at = 0
+        for part in self._parts(tuples):
+            codes, arrays = self._encoded(part)
             slots = self.scratch.slots
             took = self.pending.append(codes, arrays, self.scratch.every, 0, part.num_rows, slots)
             if took < part.num_rows:
@@ -148,6 +145,7 @@ class ScanJoin(SemiStreamJoin):
             if flags is not None and self.pending.layout.flag_at:
                 matched = np.flatnonzero(flags.slice(at, part.num_rows).to_numpy(zero_copy_only=False))
                 self._mark_slots(np.ascontiguousarray(slots[matched]), len(matched))
+            at += part.num_rows
 
     def _step(self) -> Iterator[pa.RecordBatch]:
         """One turn of the main loop."""
@@ -230,15 +228,12 @@ class ScanJoin(SemiStreamJoin):
         slots = np.empty(len(self.pending), dtype=np.int64)
         self.pending.front(len(slots), slots)
         batches = []
-        for start in range(0, len(slots), self.scratch.size):
-            part = slots[start : start + self.scratch.size].copy()
-            arrays = self.pending.take(part, 0, len(part))
-            assert arrays is not None
+        for start, columns in self._stream_columns(self.pending.take, slots, len(slots)):
+            part = slots[start : start + len(columns[0])]
             flags = np.zeros(len(part), dtype=np.bool_)
             if self.pending.layout.flag_at:
                 tuple_kernel.read_flags(part, len(part), self.pending.layout.flag_at, flags)
-            columns = [*self._stream.decode(arrays), pa.array(flags)]
-            batches.append(pa.RecordBatch.from_arrays(columns, schema=self._snapshot_schema()))
+            batches.append(pa.RecordBatch.from_arrays([*columns, pa.array(flags)], schema=self._snapshot_schema()))
         return pa.Table.from_batches(batches, schema=self._snapshot_schema())
 
     def _snapshot_schema(self) -> pa.Schema:

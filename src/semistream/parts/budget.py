@@ -13,13 +13,18 @@ from semistream.errors import BudgetError
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """Bytes by component: now, and each component's own peak; `peak_bytes` is the peak of their sum."""
+    """Bytes by component: now, and each component's own peak; `peak_bytes` is the peak of their sum.
+
+    `largest_piece_bytes` is the largest batch that left the join. Batches on their way out stand beside the total:
+    they are the caller's.
+    """
 
     budget_bytes: int
     bytes_now: int
     peak_bytes: int
     now: dict[str, int] = field(default_factory=dict)
     peak: dict[str, int] = field(default_factory=dict)
+    largest_piece_bytes: int = 0
 
 
 class Budget:
@@ -30,6 +35,7 @@ class Budget:
         self._now: dict[str, int] = {}
         self._peak: dict[str, int] = {}
         self._peak_sum = 0
+        self._largest_piece = 0
 
     @property
     def used(self) -> int:
@@ -52,5 +58,11 @@ class Budget:
         self._peak[component] = max(self._peak.get(component, 0), size)
         self._peak_sum = max(self._peak_sum, self.used)
 
+    def note_piece(self, size: int) -> None:
+        """A batch of so many bytes leaves."""
+        self._largest_piece = max(self._largest_piece, size)
+
     def report(self) -> MemoryReport:
-        return MemoryReport(self.total, self.used, self._peak_sum, dict(self._now), dict(self._peak))
+        return MemoryReport(
+            self.total, self.used, self._peak_sum, dict(self._now), dict(self._peak), self._largest_piece
+        )

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from semistream.columns.rows import Paged, RowLayout, take_rows
+from semistream.columns.rows import INT32_MAX, Paged, RowLayout, take_rows
 from semistream.errors import ConfigError
 from semistream.kernels import arena as arena_kernel
 from semistream.kernels import cache as kernel
@@ -137,9 +137,9 @@ class Cache:
             )
         )
 
-    def take(self, rows: Int64s, start: int, count: int) -> list[pa.Array] | None:
+    def take(self, rows: Int64s, start: int, count: int, limit: int = INT32_MAX) -> list[pa.Array] | int:
         """Physical master columns of cached rows."""
-        return take_rows(self.layout, rows, start, count, self.arena.state, self.nulls_seen)
+        return take_rows(self.layout, rows, start, count, self.arena.state, self.nulls_seen, limit)
 
     def admit(self, codes: Int64s, starts: Int64s, ends: Int64s, counts: Int64s, block: Paged | None) -> int:
         """Admit keys in order while they fit; run r is rows `starts[r]..ends[r]` of the block, all the key has.

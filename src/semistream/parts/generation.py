@@ -302,7 +302,7 @@ class _Source:
             block = None
             if filled:
                 arrays = cache.take(rows, 0, filled)
-                if arrays is None:
+                if isinstance(arrays, int):
                     continue
                 block = BatchColumns(self.cache.layout.physical, arrays, filled)
             if keys and target.admit(codes[:keys], starts[:keys], ends[:keys], counts[:keys], block) < keys:

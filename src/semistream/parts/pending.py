@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from semistream.columns.rows import Paged, RowLayout, take_rows
+from semistream.columns.rows import INT32_MAX, Paged, RowLayout, take_rows
 from semistream.kernels import arena as arena_kernel
 from semistream.kernels import fifo, linked
 from semistream.kernels import rows as row_kernel
@@ -114,9 +114,9 @@ class _Pending:
         if self.layout.counter_at:
             row_kernel.clear_bytes(slots, count, self.layout.counter_at)
 
-    def take(self, slots: Int64s, start: int, count: int) -> list[pa.Array] | None:
+    def take(self, slots: Int64s, start: int, count: int, limit: int = INT32_MAX) -> list[pa.Array] | int:
         """Physical stream columns of waiting tuples."""
-        return take_rows(self.layout, slots, start, count, self.arena.state, self.nulls_seen)
+        return take_rows(self.layout, slots, start, count, self.arena.state, self.nulls_seen, limit)
 
 
 class FifoPending(_Pending):

@@ -18,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from semistream.columns.border import check_batch
 from semistream.cost.profile import CostProfile
 from semistream.errors import BudgetError, ConfigError, SemiStreamError
 from semistream.master.base import Master, require_columns
@@ -109,6 +110,7 @@ class AutoJoin(JoinLife):
         """Join a batch; tuples that must wait for the disk come out of a later call."""
         with self._when_idle():
             required_batch(batch)
+            check_batch(batch, "this batch of the stream")
             if self._join is None:
                 self.start(batch.schema)
             return self._take_on("push", self._push(self._operator().shape.fitted(batch)))
@@ -417,7 +419,12 @@ class AutoJoin(JoinLife):
         held = self._join.memory
         peak = max(self._peak, held.peak_bytes) + self._sample_bytes
         return MemoryReport(
-            self._total, held.bytes_now + self._sample_bytes, peak, {**own, **held.now}, {**own, **held.peak}
+            self._total,
+            held.bytes_now + self._sample_bytes,
+            peak,
+            {**own, **held.now},
+            {**own, **held.peak},
+            held.largest_piece_bytes,
         )
 
     def explain(self) -> Explanation:

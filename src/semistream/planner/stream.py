@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from semistream.columns.border import check_arrays
 from semistream.columns.keys import KeyCoder
+from semistream.columns.plain import to_plain
 from semistream.cost.probability import FrequencySample, KeyClasses, zipf
 from semistream.errors import BudgetError
 from semistream.master.base import Master
@@ -81,7 +83,7 @@ class StreamSample:
     def add(self, batch: pa.RecordBatch) -> None:
         """Count a batch, or as much of it, drawn at random, as the sample holds."""
         part = self._drawn(batch, self._counts.capacity)
-        codes, valid = self._coder.codes([part.column(at) for at in self._at])
+        codes, valid = self._coder.codes([part.column(name) for name in self._spec.stream_on])
         if valid is not None:
             self._null += int(len(valid) - valid.sum())
             codes = codes[valid]
@@ -99,7 +101,7 @@ class StreamSample:
         spec = JoinSpec(self._spec.stream_on, self._spec.master_on, "left", ())
         try:
             with IndexNestedLoopJoin(self._master, spec, budget_bytes) as look_up:
-                rows = sum(found.num_rows for found in look_up.push(some.select(list(dict.fromkeys(spec.stream_on)))))
+                rows = sum(found.num_rows for found in look_up.push(some))
                 missing = look_up.stats.unmatched
         except BudgetError:
             return
@@ -114,9 +116,14 @@ class StreamSample:
             self._rows_a_key = max(rows / (tuples - unmatched), 1.0)
 
     def _drawn(self, batch: pa.RecordBatch, rows: int) -> pa.RecordBatch:
+        """The key columns of at most so many tuples, drawn at random; plain, for views cannot be taken from."""
+        names = list(dict.fromkeys(self._spec.stream_on))
+        columns = [batch.column(at) for at in dict.fromkeys(self._at)]
+        check_arrays(names, columns, "this batch of the stream")
+        keys = pa.RecordBatch.from_arrays([to_plain(column) for column in columns], names=names)
         if batch.num_rows <= rows:
-            return batch
-        return batch.take(pa.array(np.sort(self._random.choice(batch.num_rows, rows, replace=False))))
+            return keys
+        return keys.take(pa.array(np.sort(self._random.choice(batch.num_rows, rows, replace=False))))
 
     def facts(self) -> StreamFacts:
         """What the sample says; what it does not know is assumed."""
