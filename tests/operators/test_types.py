@@ -110,6 +110,12 @@ def test_every_type_in_a_page_store(tmp_path: Path) -> None:
     stream = pa.table({"k": keys * 7 % 60, "n": keys})
     for at, (name, values) in enumerate(ALL.items()):
         master = pa.table({"k": keys, "m": values(ROWS, True)})
+        if name.startswith("dictionary<") and isinstance(
+            master["m"].type.value_type, pa.BaseExtensionType | pa.DictionaryType
+        ):
+            with pytest.raises(SchemaError, match=r"'m'.*cannot read back.*cast it"):
+                semistream.build_pages(master, tmp_path / str(at), on="k")
+            continue
         semistream.build_pages(master, tmp_path / str(at), on="k", page_rows=8)
         expected = joined(stream, master)
         for operator in ("sweepjoin", "meshjoin"):
@@ -129,12 +135,12 @@ def test_every_type_that_parquet_holds_in_place(tmp_path: Path) -> None:
         path = tmp_path / f"{at}.parquet"
         try:
             pq.write_table(pa.table({"k": keys, "m": values(ROWS, True)}), path, row_group_size=10)
-            back = pq.read_table(path)
+            back = pa.Table.from_batches(pq.ParquetFile(path).iter_batches(45))
         except (pa.ArrowException, NotImplementedError, OSError):
             continue
         written += 1
         check("meshjoin", stream, path, joined(stream, back))
-    assert written > 60
+    assert written > 50
 
 
 @pytest.mark.parametrize("algorithm", OPERATORS)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from semistream.errors import DamagedBatchError
+from semistream.errors import DamagedBatchError, SchemaError
 
 #: types that are bytes behind offsets, by the width of these
 _OFFSETS = {
@@ -50,6 +50,21 @@ def check_table(table: pa.Table, owner: str) -> None:
     for name, column in zip(table.column_names, table.columns, strict=True):
         for chunk in column.chunks:
             check_arrays([name], [chunk], owner)
+
+
+def check_written(schema: pa.Schema, owner: str) -> None:
+    """Refuses columns whose type Arrow writes but cannot read again, as a dictionary of an extension type."""
+    for column in schema:
+        alone = pa.schema([column.remove_metadata()])
+        try:
+            kept = pa.ipc.read_schema(alone.serialize()).equals(alone)
+        except pa.ArrowException:
+            kept = False
+        if not kept:
+            raise SchemaError(
+                f"column {column.name!r} of {owner} has type {column.type}, which Arrow cannot read back from a file: "
+                "cast it to a plain type, or leave it out"
+            )
 
 
 def _wrong(array: pa.Array) -> str | None:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from semistream.columns.border import check_batch
+from semistream.columns.border import check_batch, check_written
 from semistream.columns.keys import KeyCoder
 from semistream.columns.physical import PhysicalSchema
 from semistream.errors import ConfigError, SchemaError
@@ -130,6 +130,7 @@ class Feed:
                 raise SchemaError(f"the column name {name!r} is reserved in a page store: rename the column")
         self.coder = KeyCoder([schema.field(name).type for name in on], mask=code_mask, names=on)
         self.columns = PhysicalSchema(schema)
+        check_written(schema, "the master data")
         self._on = [schema.get_field_index(name) for name in on]
         self._weight = None if weight is None else schema.get_field_index(weight)
         self._progress = progress

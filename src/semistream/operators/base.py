@@ -413,8 +413,14 @@ class SemiStreamJoin(JoinOutput, JoinLife):
                         "open the join as it was then"
                     )
             if snapshot.tuples is not None:
+                snapshot.check()
                 if self._schema is None:
                     self.start(snapshot.stream_schema)
+                elif _columns(snapshot.stream_schema) != _columns(self._schema):
+                    raise SchemaError(
+                        f"the snapshot holds tuples of [{_columns(snapshot.stream_schema)}], this join was started "
+                        f"with [{_columns(self._schema)}]: open the join as it was then"
+                    )
                 self._restored = True
                 try:
                     self._restore(snapshot)
@@ -443,3 +449,7 @@ class SemiStreamJoin(JoinOutput, JoinLife):
         self.reader.close()
         if self.owns_master:
             self.master.close()
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{column.name}: {column.type}" for column in schema)

@@ -13,7 +13,7 @@ from semistream.errors import ConfigError
 from semistream.master.base import Master
 from semistream.operators.blocks import BlockJoin
 from semistream.operators.chunk import Chunk
-from semistream.operators.snapshot import Snapshot
+from semistream.operators.snapshot import MOST, Snapshot, whole
 from semistream.spec import JoinSpec
 
 Int64s = npt.NDArray[np.int64]
@@ -187,9 +187,14 @@ class PartitionJoin(BlockJoin):
         }
 
     def _restore(self, snapshot: Snapshot) -> None:
+        cut_as_here = snapshot.whole("partition_pages", 1, MOST) == self.list_pages
+        most = self.n_lists - 1 if cut_as_here else MOST
+        waiting = {
+            whole(partition, 0, most, "partition"): whole(age, 0, MOST, "age")
+            for partition, age in snapshot.pairs("waiting")
+        }
         super()._restore(snapshot)
-        waiting = {int(partition): int(age) for partition, age in snapshot.state["waiting"]}
-        if snapshot.state["partition_pages"] == self.list_pages:
+        if cut_as_here:
             for partition, age in waiting.items():
                 self.oldest[partition] = self.seen - age
         elif waiting:

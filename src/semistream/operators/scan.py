@@ -22,7 +22,7 @@ from semistream.kernels.fifo import FIFO_HEADER
 from semistream.master.base import PageBlock
 from semistream.operators.base import SemiStreamJoin
 from semistream.operators.chunk import Chunk
-from semistream.operators.snapshot import FLAG_COLUMN, Snapshot
+from semistream.operators.snapshot import FLAG_COLUMN, MOST, Snapshot, impossible, whole
 from semistream.parts.arena import Arena
 from semistream.parts.pending import FifoPending
 
@@ -241,16 +241,24 @@ class ScanJoin(SemiStreamJoin):
         return self._schema.append(pa.field(FLAG_COLUMN, pa.bool_()))
 
     def _restore(self, snapshot: Snapshot) -> None:
-        state = snapshot.state
-        if state["k"] != self.k:
+        k = snapshot.state.get("k")
+        if k != self.k:
             raise SemiStreamError(
-                f"the snapshot divides R into {state['k']} partitions, this join into {self.k}: "
+                f"the snapshot divides R into {k!r} partitions, this join into {self.k}: "
                 "open it with the memory, page size and options it had then"
             )
-        assert snapshot.tuples is not None
-        self.position = state["position"]
-        self.step_number = state["step_number"]
-        self.open_count = state["open_count"]
-        self.chunks = deque(list(chunk) for chunk in state["chunks"])
         tuples = snapshot.tuples
+        assert tuples is not None
+        if FLAG_COLUMN not in tuples.schema.names or tuples.schema.field(FLAG_COLUMN).type != pa.bool_():
+            raise impossible("columns", tuples.schema.names, f"the stream's and {FLAG_COLUMN}, which is true or false,")
+        step = snapshot.whole("step_number", 0, MOST)
+        chunks: deque[list[int]] = deque()
+        waiting, due = 0, step + 1
+        for count, expiry in snapshot.pairs("chunks"):
+            due = whole(expiry, due, step + self.k, "expiry")
+            chunks.append([whole(count, 1, tuples.num_rows - waiting, "tuples in a chunk"), due])
+            waiting += count
+        open_count = snapshot.whole("open_count", tuples.num_rows - waiting, tuples.num_rows - waiting)
+        self.position = snapshot.whole("position", 0, max(self.k - 1, 0))
+        self.step_number, self.open_count, self.chunks = step, open_count, chunks
         self._append_all(tuples.drop_columns([FLAG_COLUMN]), tuples[FLAG_COLUMN])
