@@ -28,8 +28,7 @@ _OFFSETS = {
 
 def check_batch(batch: pa.RecordBatch, owner: str) -> None:
     """Refuses a batch that would lead a kernel out of its buffers; `owner` is whose batch it is, for the message."""
-    if batch.num_rows:
-        check_arrays(batch.schema.names, batch.columns, owner)
+    check_arrays(names_of(batch.schema, owner), batch.columns, owner)
 
 
 def check_arrays(names: Sequence[str], arrays: Sequence[pa.Array], owner: str) -> None:
@@ -47,7 +46,7 @@ def check_arrays(names: Sequence[str], arrays: Sequence[pa.Array], owner: str) -
 
 def check_table(table: pa.Table, owner: str) -> None:
     """The same for all chunks of a table."""
-    for name, column in zip(table.column_names, table.columns, strict=True):
+    for name, column in zip(names_of(table.schema, owner), table.columns, strict=True):
         for chunk in column.chunks:
             check_arrays([name], [chunk], owner)
 
@@ -67,13 +66,25 @@ def check_written(schema: pa.Schema, owner: str) -> None:
             )
 
 
+def names_of(schema: pa.Schema, owner: str) -> list[str]:
+    """The column names, if they can be read at all."""
+    try:
+        return list(schema.names)
+    except UnicodeDecodeError as error:
+        raise DamagedBatchError(f"a column name of {owner} is no UTF-8 ({error}): rename the column") from error
+
+
 def _wrong(array: pa.Array) -> str | None:
     """What is wrong with an array; None if kernels may have it."""
     kind = array.type
     width = _OFFSETS.get(kind.id)
     try:
-        array.validate(full=width is None and _has_parts(kind))
-    except pa.ArrowException as error:
+        if width is None and _has_parts(kind):
+            str(kind)  # names of fields and time zones stand in it
+            array.validate(full=True)
+        else:
+            array.validate()
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         return str(error).partition("\n")[0] or type(error).__name__
     if width is None or not len(array):
         return None
@@ -86,8 +97,9 @@ def _wrong(array: pa.Array) -> str | None:
 
 
 def _has_parts(kind: pa.DataType) -> bool:
-    """Whether a value is found through another array or buffer."""
+    """Whether a value is found through another array or buffer, or the type has names in it."""
     try:
-        return kind.bit_width < 0 or isinstance(kind, pa.BaseExtensionType | pa.DictionaryType) or kind.num_fields > 0
+        named = isinstance(kind, pa.BaseExtensionType | pa.DictionaryType | pa.TimestampType)
+        return kind.bit_width < 0 or named or kind.num_fields > 0
     except ValueError:
         return True

@@ -91,7 +91,8 @@ def plain_bytes(array: pa.Array) -> Int64s:
     if is_var(kind):
         return ranges_of(array, everything)[1]
     if is_view(kind):
-        views = np.frombuffer(array.buffers()[1], dtype=np.int32)[4 * array.offset :: 4][: len(array)]
+        count = 4 * (array.offset + len(array))
+        views = np.frombuffer(array.buffers()[1], dtype=np.int32, count=count)[4 * array.offset :: 4]
         return np.where(array.is_valid().to_numpy(zero_copy_only=False), views, 0).astype(np.int64)
     if pa.types.is_struct(kind):
         return sum((plain_bytes(array.field(i)) for i in range(kind.num_fields)), np.zeros(len(array), dtype=np.int64))

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from semistream.columns.border import check_batch, check_written
+from semistream.columns.border import check_batch, check_written, names_of
 from semistream.columns.keys import KeyCoder
 from semistream.columns.physical import PhysicalSchema
 from semistream.errors import ConfigError, SchemaError
@@ -123,7 +123,7 @@ class Feed:
         weight: str | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        require_columns(schema, schema.names, "master data")
+        require_columns(schema, names_of(schema, "the master data"), "master data")
         require_columns(schema, on if weight is None else (*on, weight), "master data")
         for name in schema.names:
             if name in _RESERVED:

@@ -55,6 +55,7 @@ class MemoryMaster(Master):
         page_rows: int = DEFAULT_PAGE_ROWS,
         code_mask: int | None = None,
     ) -> None:
+        check_table(table, "the master data in memory")
         self.on = (on,) if isinstance(on, str) else tuple(on)
         self.schema = table.schema
         require_columns(self.schema, self.schema.names, "master data")
@@ -67,7 +68,6 @@ class MemoryMaster(Master):
         self.identity = self.lineage = f"table-{uuid.uuid4().hex}"
         self.coder = KeyCoder([self.schema.field(name).type for name in self.on], mask=code_mask)
         physical = PhysicalSchema(self.schema)
-        check_table(table, "the master data in memory")
         columns = {
             column.name: _one_array(column, chunked.chunks)
             for column, chunked in zip(physical.columns, table.columns, strict=True)
