@@ -101,6 +101,8 @@ class PCacheJoin(CacheJoin):
         self._cache_lock = threading.Lock()
         self._control = threading.Condition()
         self._ready: deque[pa.RecordBatch] = deque()
+        #: output that the cache gave for a tuple of the last chunk
+        self._row_bytes = 0.0
         self._error: BaseException | None = None
         self._running_phase = self._resting = self._abandoned = False
         self._draining = self._stopping = False
@@ -166,10 +168,20 @@ class PCacheJoin(CacheJoin):
                 except StopIteration as stop:
                     missed = int(stop.value)
                     break
+        self._row_bytes = sum(batch.nbytes for batch in outputs) / chunk.n_rows
         yield from outputs
         yield from self._collect_ready()
         if missed:
             yield from self._hand_over(chunk, missed)
+
+    def _parts(self, rows: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatch]:
+        """Fewer tuples at once where the rows they become are long: what the cache answers is built under a lock."""
+        for part in super()._parts(rows):
+            start = 0
+            while start < part.num_rows:
+                size = max(int(self.piece_bytes / max(self._row_bytes, 1.0)), 1)
+                yield part.slice(start, size)
+                start += size
 
     def _hand_over(self, chunk: Chunk, missed: int) -> Iterator[pa.RecordBatch]:
         """Copy the misses into I_B, in pieces it can take."""
@@ -310,10 +322,15 @@ class PCacheJoin(CacheJoin):
                 self.intermediate.get()
                 self._control.notify_all()
 
+    def _is_ready_full(self) -> bool:
+        """Whether finished batches must be fetched before there may be more, by number or by bytes."""
+        full = sum(batch.nbytes for batch in self._ready) > 2 * self.piece_bytes
+        return full or len(self._ready) >= _READY_BATCHES
+
     def _deliver(self, batch: pa.RecordBatch) -> bool:
         """Hand a batch to the stream phase; False when nobody wants it any more."""
         with self._control:
-            self._control.wait_for(lambda: len(self._ready) < _READY_BATCHES or self._abandoned or self._stopping)
+            self._control.wait_for(lambda: not self._is_ready_full() or self._abandoned or self._stopping)
             if self._abandoned or self._stopping:
                 return False
             self._ready.append(batch)
