@@ -110,7 +110,7 @@ class SemiStreamJoin(JoinOutput, JoinLife):
         self.seconds = 0.0
         self.output_schema: pa.Schema | None = None
         self._schema: pa.Schema | None = None
-        self._restored = False
+        self._is_restored = False
 
     # ------------------------------------------------------------------------------------- the budget
 
@@ -403,7 +403,7 @@ class SemiStreamJoin(JoinOutput, JoinLife):
     def restore(self, snapshot: Snapshot) -> None:
         """Go on where a snapshot was taken; to be called before the first push."""
         with self._when_idle():
-            if self._restored or self.stats.tuples_in:
+            if self._is_restored or self.stats.tuples_in:
                 raise SemiStreamError("restore one snapshot into a fresh join, before its first push")
             state = snapshot.state
             for what, mine in (("algorithm", self.name), ("master_version", self.master.version)):
@@ -421,7 +421,7 @@ class SemiStreamJoin(JoinOutput, JoinLife):
                         f"the snapshot holds tuples of [{_columns(snapshot.stream_schema)}], this join was started "
                         f"with [{_columns(self._schema)}]: open the join as it was then"
                     )
-                self._restored = True
+                self._is_restored = True
                 try:
                     self._restore(snapshot)
                     self._settle()
