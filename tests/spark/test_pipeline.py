@@ -380,6 +380,34 @@ def test_redaction_knows_the_ways_a_value_is_quoted() -> None:
     assert Secrets().redact("nothing") == "nothing"
 
 
+@pytest.mark.parametrize(
+    ("value", "text", "expected"),
+    [
+        ("x", "the worker exited, max 3", "the worker exited, max 3"),
+        ("x", "password=x, 'x', x", "password=${P}, '${P}', ${P}"),
+        ("x", "jdbc://me:x@host/x?p=x&q=1 my_x", "jdbc://me:${P}@host/${P}?p=${P}&q=1 my_${P}"),
+        ("x", r"a line\nx and%20x and \x20x", r"a line\n${P} and%20${P} and \x20${P}"),
+        ("test", "the tests of the latest test", "the tests of the latest ${P}"),
+        ("9092", "port 19092, port 9092", "port 19092, port ${P}"),
+        ("a1b2", "xa1b2y", "x${P}y"),
+        ("é", "réussi é", "réussi ${P}"),
+        ("&3", "x&3 x&34", "x${P} x&34"),
+        ("/", "/a/b '/' /", "/a/b '${P}' ${P}"),
+        ("password", "mypasswords", "my${P}s"),
+    ],
+)
+def test_a_short_value_is_masked_as_a_word_and_spoils_no_other(value: str, text: str, expected: str) -> None:
+    assert Secrets({"P": value}).redact(text) == expected
+
+
+def test_a_short_value_is_masked_where_the_file_glues_it_to_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("P", "x")
+    monkeypatch.setenv("Q", "y7")
+    secrets = Secrets()
+    assert secrets.fill("pre${P}post/${P}${Q}?${N:-no}", "here") == "prexpost/xy7?no"
+    assert secrets.redact("cannot read prexpost, xy7; exit no") == "cannot read ${P}, ${Q}; exit no"
+
+
 def test_the_plan_hides_what_looks_like_a_password(tmp_path: Path) -> None:
     given = pipeline(tmp_path, FILE.replace("maxFilesPerTrigger = 2", 'password = "plain", token = "${T:-x}"'))
     assert as_written(given)["source"]["options"] == {"password": "(hidden)", "token": "${T:-x}"}
