@@ -27,12 +27,19 @@ def note(line: str) -> None:
 
 @contextlib.contextmanager
 def reported() -> Iterator[None]:
-    """Turn what a user can cause into one line and status 2; a termination signal into an orderly exit."""
+    """Turn what a user can cause into one line and status 2; a signal into an exit that leaves no half-written file."""
 
     def stop(number: int, _: FrameType | None) -> None:
+        # The next one (a terminal that is closed and a service that is stopped send both) must not end the clean-up.
+        for one in before:
+            signal.signal(one, signal.SIG_IGN)
         raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, stop)
+    # A signal that is ignored stays so: that is how nohup works.
+    ends = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is not signal.SIG_IGN]
+    before = {one: signal.getsignal(one) for one in ends}
+    for one in before:
+        signal.signal(one, stop)
     try:
         yield
     except (SemiStreamError, OSError, pa.ArrowException) as error:
@@ -43,7 +50,8 @@ def reported() -> Iterator[None]:
         typer.echo("interrupted", err=True)
         raise typer.Exit(130) from None
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, show the plan, start nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with the counts.")] = False,
 ) -> None:
-    """Run a pipeline on Spark: source, enrichments, sink. SIGINT and SIGTERM end it in good order."""
+    """Run a pipeline on Spark: source, enrichments, sink. SIGINT, SIGTERM and SIGHUP end it in good order."""
     with reported():
         with compile_notice(), spark_wanted("`semistream run`"):
             from semistream.spark.pipeline import as_written, read_pipeline
@@ -89,7 +89,7 @@ def _lines(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 @contextlib.contextmanager
 def _stop_signals() -> Iterator[threading.Event]:
-    """An event that the first SIGINT or SIGTERM sets; the second one ends the process as usual."""
+    """An event that the first SIGINT, SIGTERM or SIGHUP sets; the second one ends the process as usual."""
     stop = threading.Event()
 
     def ask(number: int, _: FrameType | None) -> None:
@@ -98,7 +98,13 @@ def _stop_signals() -> Iterator[threading.Event]:
         stop.set()
 
     # Spark has its own answer to SIGINT, so this must come after its start.
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    # A signal that is ignored stays so: that is how nohup works.
+    numbers = [
+        number
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    ]
+    before = {number: signal.signal(number, ask) for number in numbers}
     try:
         yield stop
     finally:
