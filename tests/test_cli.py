@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -200,6 +202,15 @@ MISTAKES = {
     "no batch": (["--batch-rows", "0"], "at least 1"),
     "output that exists": (["--out", "taken.parquet"], "taken.parquet exists"),
     "output folder that exists": (["--out", "taken"], "taken exists"),
+    "output of another format": (["--out", "out/x.csv"], "allowed are a name that ends in .parquet"),
+    "output of another format, packed": (["--out", "out/x.parquet.GZ"], "ends in .GZ"),
+    "output in capitals": (["--out", "out/x.PARQUET"], "ends in .PARQUET"),
+    "folder of files that differ": (["--stream", "mixed"], "b.parquet has the column 'k' as string"),
+    "master folder of files that differ": (["--master", "mixed"], "b.parquet has the column 'k' as string"),
+    "master folder of files that differ, scan": (
+        ["--master", "mixed", "--algorithm", "meshjoin"],
+        "b.parquet has the column 'k' as string",
+    ),
     "output in no folder": (["--out", "far/away.parquet"], "does not exist"),
     "empty key": (["--on", "k,,n"], "--on"),
     "half a pair": (["--on", "k="], "--on"),
@@ -218,6 +229,9 @@ def test_mistakes(invoke: Invoke, tmp_path: Path, mistake: str) -> None:
     Path("junk.parquet").write_bytes(b"PAR1 but nothing else")
     Path("taken.parquet").write_text("mine")
     Path("taken").mkdir()
+    Path("mixed").mkdir()
+    pq.write_table(MASTER, "mixed/a.parquet")
+    pq.write_table(MASTER.set_column(0, "k", MASTER["k"].cast(pa.string())), "mixed/b.parquet")
     for name in ("whole", "truncated", "flipped"):
         build_pages(MASTER, tmp_path / name, on="k", page_rows=16)
     spoil(tmp_path / "truncated", lambda data: data[: len(data) // 2])
@@ -267,6 +281,31 @@ def test_nothing_is_left_when_it_ends_early(
     monkeypatch.setattr(ParquetOutput, "write", fails_later)
     words = shlex.split("join --stream s.parquet --master r.parquet --on k --batch-rows 100 --out")
     assert invoke(*words, f"out/{out}").exit_code == status
+    assert list(Path("out").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["out.v2", "2026.11", "out.d", "day.one"])
+def test_a_folder_may_have_a_dot_in_its_name(invoke: Invoke, name: str) -> None:
+    table, _, _ = joined(invoke, out=f"out/{name}")
+    assert_same_rows(table, reference_join(STREAM, MASTER, "k"))
+    assert Path("out", name).is_dir()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_nothing_behind(invoke: Invoke, tmp_path: Path, number: signal.Signals) -> None:
+    """A stream of many tiny batches is under way for much longer than it takes to see its output begin."""
+    long = pa.table({"k": pa.array(range(200_000), pa.int64())})
+    pq.write_table(long, "long.parquet")
+    words = shlex.split("join --stream long.parquet --master r.parquet --on k --batch-rows 1 --out out/x.parquet")
+    command = [sys.executable, "-m", "semistream.cli", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while not list(Path("out").iterdir()) and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=300)
+    assert process.returncode == 128 + number, err
+    assert out == ""
+    assert "Traceback" not in err
     assert list(Path("out").iterdir()) == []
 
 

@@ -12,7 +12,8 @@ import pytest
 from tests.master.decoding import assert_same_table, block_codes, block_table, every_type, read_all
 
 from semistream.errors import ConfigError, IndexRequiredError, SchemaError, StoreError
-from semistream.master.parquet import ParquetMaster
+from semistream.master.build import build_pages
+from semistream.master.parquet import ParquetFiles, ParquetMaster
 
 NO_BUFFER = np.empty(0, dtype=np.uint8)
 
@@ -103,7 +104,62 @@ def test_path_columns_and_files_that_differ(tmp_path: Path) -> None:
         {"year": 2024, "v": "x", "k": 3},
     ]
     assert codes == [1, 2, 3]
-    assert read_all(ParquetMaster(root, "year"), [])[1] == [2023, 2023, 2024]
+    with pytest.raises(SchemaError, match=r"year=2024/a.parquet has the column 'k' as int32, but .* as int64"):
+        ParquetMaster(root, "year")
+
+
+GOOD = pa.table({"k": pa.array([5], pa.int64()), "v": ["x"]})
+MIXED = {
+    "type": (pa.table({"k": ["5"], "v": ["x"]}), r"b.parquet has the column 'k' as string, but .*a.parquet as int64"),
+    "missing": (GOOD.select(["v"]), r"b.parquet has no column 'k', which .*a.parquet has.*add the column 'k'"),
+    "extra": (GOOD.append_column("w", [[1.5]]), r"b.parquet has a column 'w', which .*a.parquet has not.*remove"),
+}
+
+
+@pytest.mark.parametrize("mixed", MIXED)
+def test_files_of_a_folder_that_differ_are_refused(tmp_path: Path, mixed: str) -> None:
+    other, message = MIXED[mixed]
+    folder = tmp_path / "r"
+    folder.mkdir()
+    pq.write_table(GOOD, folder / "a.parquet")
+    pq.write_table(other, folder / "b.parquet")
+    with pytest.raises(SchemaError, match=message):
+        ParquetMaster(folder, "k")
+    with pytest.raises(SchemaError, match=message):
+        build_pages(folder, tmp_path / "store", on="k")
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_column_of_the_path_and_of_a_file_differ(tmp_path: Path) -> None:
+    (tmp_path / "v=x").mkdir()
+    pq.write_table(GOOD, tmp_path / "a.parquet")
+    pq.write_table(GOOD.select(["k"]), tmp_path / "v=x" / "b.parquet")
+    with pytest.raises(SchemaError, match=r"b.parquet has the column 'v' as a part of its path"):
+        ParquetMaster(tmp_path, "k")
+
+
+def test_files_of_a_folder_may_differ_in_order_and_in_nullability(tmp_path: Path) -> None:
+    strict = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.string(), nullable=False)])
+    pq.write_table(GOOD.cast(strict), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"v": pa.array([None, "z"], pa.string()), "k": [6, 7]}), tmp_path / "b.parquet")
+    master = ParquetMaster(tmp_path, "k")
+    assert master.schema.field("v").nullable
+    found, codes = read_all(master, ["v", "k"])
+    assert found.to_pylist() == [{"v": "x", "k": 5}, {"v": None, "k": 6}, {"v": "z", "k": 7}]
+    assert codes == [5, 6, 7]
+
+
+def test_batches_of_wide_rows_are_short(tmp_path: Path) -> None:
+    narrow = pa.table({"k": np.arange(1000)})
+    pq.write_table(narrow, tmp_path / "narrow.parquet")
+    assert ParquetFiles(tmp_path / "narrow.parquet").rows_within(4000, 10_000) in range(400, 501)
+    assert ParquetFiles(tmp_path / "narrow.parquet").rows_within(4000, 100) == 100
+    for name, words in (
+        ("dictionary", ["w" * 10_000] * 1000),
+        ("later", ["w"] * 500 + [f"{i:09d}" * 1000 for i in range(500)]),
+    ):
+        pq.write_table(pa.table({"v": words}), tmp_path / f"{name}.parquet", use_dictionary=name == "dictionary")
+        assert 1 <= ParquetFiles(tmp_path / f"{name}.parquet").rows_within(100_000, 10_000) <= 25
 
 
 def test_empty(tmp_path: Path) -> None:

@@ -1,5 +1,14 @@
 """The command line. It joins nothing itself: it reads, hands over to an operator, and writes."""
 
-from semistream.cli.app import main
+from semistream.cli.allocator import use_system_allocator
 
 __all__ = ["main"]
+
+
+def main() -> None:
+    """Entry point of the `semistream` command."""
+    # Before anything else imports Arrow, and so not at the top of this file.
+    use_system_allocator()
+    from semistream.cli.app import main as run_command
+
+    run_command()

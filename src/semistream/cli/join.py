@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from semistream.master.parquet import ParquetFiles
 
 DEFAULT_BATCH_ROWS = 65_536
+#: A batch of the stream, which the operator's budget does not count, is at most this part of it.
+BATCH_PART = 8
 ENGINES = ("local", "spark")
 
 
@@ -52,12 +54,20 @@ def join(
     stream: Annotated[Path, typer.Option(help="The stream: a Parquet file, or a folder of them.")],
     master: Annotated[Path, typer.Option(help="Master data: a Parquet file or folder, or a page store.")],
     on: Annotated[str, typer.Option(metavar="K[,K2]", help="Key columns; S=R where the names differ.")],
-    out: Annotated[Path, typer.Option(help="Where to write: a file if it ends in .parquet, else a folder.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Where to write: a file if it ends in .parquet, else a folder of such files. "
+            "Endings of other formats (.csv, .json, ...) are refused."
+        ),
+    ],
     how: Annotated[str, typer.Option(help="inner, left, semi or anti.")] = "inner",
     select: Annotated[str | None, typer.Option(metavar="A,B", help="Master columns wanted (default: all).")] = None,
     algorithm: Annotated[str, typer.Option(help="A name that `semistream algorithms` lists, or auto.")] = "sweepjoin",
     memory: Annotated[str, typer.Option(help="The budget of bytes; on Spark that of each executor.")] = "64MB",
-    batch_rows: Annotated[int, typer.Option(help="Stream tuples read at a time.")] = DEFAULT_BATCH_ROWS,
+    batch_rows: Annotated[
+        int, typer.Option(help="Stream tuples read at a time; fewer if they are wide.")
+    ] = DEFAULT_BATCH_ROWS,
     engine: Annotated[str, typer.Option(help="local (this process) or spark.")] = "local",
     spark_master: Annotated[str, typer.Option(help="Spark's master, for --engine spark.")] = "local[*]",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with the counts.")] = False,
@@ -72,7 +82,7 @@ def join(
         columns = None if select is None else names(select, "--select")
         JoinSpec.make(keys, how, columns)
         budget = parse_bytes(memory)
-        output = ParquetOutput(out)
+        output = ParquetOutput(out, budget)
         with compile_notice():
             from semistream.cli.master import prepare_master
             from semistream.master.parquet import ParquetFiles
@@ -82,7 +92,7 @@ def join(
         require(stream, "stream")
         require(master, "master data")
         source = ParquetFiles(stream)
-        prepared = prepare_master(name, master, keys, stream, source, notes)
+        prepared = prepare_master(name, master, keys, stream, source, budget, notes)
         job = Job(name, keys, how, columns, budget, batch_rows, stream, source, prepared)
         result = _on_spark(job, output, spark_master) if engine == "spark" else _here(job, output)
     if as_json:
@@ -108,7 +118,8 @@ def _here(job: Job, output: ParquetOutput) -> dict[str, object]:
         output.opened(operator.output_schema),
     ):
         started = time.perf_counter()
-        batches = job.source.batches(job.source.schema.names, 0, job.batch_rows, threads=True)
+        rows = job.source.rows_within(job.budget_bytes // BATCH_PART, job.batch_rows)
+        batches = job.source.batches(job.source.schema.names, 0, rows, threads=True)
         for batch in _watched(batches, job.source.n_rows):
             for joined in operator.push(batch):
                 output.write(joined)

@@ -37,9 +37,13 @@ def prepare_master(
     keys: dict[str, str],
     stream: Path,
     stream_files: ParquetFiles,
+    budget_bytes: int,
     notes: Console,
 ) -> Path:
-    """The path to open as R; `keys` maps the stream's names of the key columns to the master's."""
+    """The path to open as R; `keys` maps the stream's names of the key columns to the master's.
+
+    A copy is sorted within the budget of the join.
+    """
     if is_store(master) or algorithm not in OPERATORS or not OPERATORS[algorithm].needs_index:
         # A planner ("auto") takes R as it is: whether it has an index is part of its choice.
         return master
@@ -67,7 +71,14 @@ def prepare_master(
     frequency = _sampled(stream_files, keys) if by_frequency else None
     place.parent.mkdir(parents=True, exist_ok=True)
     # A build that was cut short left no version in force; the next one clears its remains away.
-    build_pages(master, place, on=list(keys.values()), frequency=frequency, overwrite=True)
+    build_pages(
+        master,
+        place,
+        on=list(keys.values()),
+        frequency=frequency,
+        overwrite=True,
+        memory_limit=max(budget_bytes, 1 << 20),
+    )
     for stale in place.parent.glob(f"{glob.escape(family)}-*"):
         if stale != place:
             shutil.rmtree(stale, ignore_errors=True)

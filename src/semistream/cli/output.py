@@ -14,21 +14,41 @@ import pyarrow.parquet as pq
 
 from semistream.errors import ConfigError
 
-#: Output is gathered to row groups of about this size, and in a folder to part files of about that size.
+#: Output is gathered to row groups of about this size (less if the budget is small), and in a folder to part files of
+#: about that size.
 ROW_GROUP_BYTES = 16 << 20
+LEAST_ROW_GROUP_BYTES = 1 << 20
 PART_BYTES = 512 << 20
+#: While the writer still hopes for a dictionary it keeps a hash table of the column's values, which takes up to 24 ×
+#: the bytes of the dictionary. In a row group of that size a larger dictionary than this saves little.
+DICTIONARY_BYTES = 128 << 10
+_OTHER_ENDINGS = """
+    7z arrow arrows avro bz2 csv db delta dta duckdb feather gz h5 hdf5 html ipc json jsonl lz4 ndjson orc parq pickle
+    pkl pq psv sqlite sqlite3 tar tgz tsv txt xls xlsx xml xz zip zst
+"""
+#: Endings of other kinds of files: whoever asks for one expects no folder of Parquet under that name.
+OTHER_ENDINGS = frozenset(_OTHER_ENDINGS.split())
 
 
 class ParquetOutput:
     """A Parquet file or folder that gets its name only when it is complete.
 
     Everything is written beside the final place under a hidden name; leaving `opened` without `finish`
-    removes it, whatever the reason.
+    removes it, whatever the reason. Rows that wait to be written are at most half of the budget of the join.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, budget_bytes: int | None = None) -> None:
         self.path = path
+        self._row_group_bytes = ROW_GROUP_BYTES
+        if budget_bytes is not None:
+            self._row_group_bytes = min(ROW_GROUP_BYTES, max(LEAST_ROW_GROUP_BYTES, budget_bytes // 2))
         self.as_folder = path.suffix != ".parquet"
+        ending = path.suffix.lower().removeprefix(".")
+        if self.as_folder and (ending in OTHER_ENDINGS or ending == "parquet"):
+            raise ConfigError(
+                f"--out {path} ends in {path.suffix}, but the output is Parquet; allowed are a name that ends in "
+                ".parquet (one file) and the name of a folder, without the ending of a file"
+            )
         if os.path.lexists(path):
             raise ConfigError(f"--out {path} exists; remove it or choose another name")
         parent = path.absolute().parent
@@ -82,7 +102,7 @@ class ParquetOutput:
     def write(self, batch: pa.RecordBatch) -> None:
         self._held.append(batch)
         self._held_bytes += batch.nbytes
-        if self._held_bytes >= ROW_GROUP_BYTES:
+        if self._held_bytes >= self._row_group_bytes:
             self._flush()
 
     def finish(self) -> None:
@@ -107,7 +127,7 @@ class ParquetOutput:
     def _next_part(self) -> None:
         self._close_part()
         place = self._scratch / f"part-{self._parts:05d}.parquet" if self.as_folder else self._scratch
-        self._writer = pq.ParquetWriter(place, self._schema)
+        self._writer = pq.ParquetWriter(place, self._schema, dictionary_pagesize_limit=DICTIONARY_BYTES)
         self._parts += 1
         self._part_bytes = 0
 

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from semistream.columns.border import check_batch
 from semistream.columns.keys import KeyCoder
 from semistream.columns.physical import Kind, PhysicalSchema
-from semistream.errors import ConfigError, StoreError
+from semistream.errors import ConfigError, SchemaError, StoreError
 from semistream.master.base import (
     Bytes,
     Int64s,
@@ -38,6 +38,7 @@ from semistream.master.sealed import digest
 
 DEFAULT_PARQUET_PAGE_ROWS = 4096
 _SAMPLE_ROWS = 4096
+_WIDTH_ROWS = 256
 _BUILD_BATCH_ROWS = 1 << 17
 # What a decoder may hold of one column: a dictionary and a data page, about a megabyte each by default.
 _DECODER_BYTES = 2 << 20
@@ -92,13 +93,35 @@ def _footer_digest(fragment: Any, size: int) -> str:
 
 
 class ParquetFiles:
-    """The rows of one or more Parquet files in a fixed order, from any row on."""
+    """The rows of one or more Parquet files in a fixed order, from any row on.
+
+    All files below a path must have the same columns, in any order: a value that is cast to fit, or a column that is
+    made up, would be a wrong row. A dataset says itself which schema its files are to be read in.
+    """
 
     def __init__(self, source: str | Path | ds.Dataset) -> None:
         self._source = source
         self.schema, self._files, self.decoder_bytes = _discover(source)
         self.ends = np.cumsum([file.n_rows for file in self._files], dtype=np.int64)
         self.n_rows = int(self.ends[-1]) if len(self.ends) else 0
+
+    def rows_within(self, n_bytes: int, most: int) -> int:
+        """Rows of about so many bytes in memory, from 1 to `most`; by the footers and the first rows."""
+        # Footers know long values wherever they are, but count a value that is in a dictionary next to nothing.
+        row_bytes = self._stored_row_bytes
+        sample = next(self.batches(self.schema.names, 0, min(_WIDTH_ROWS, most)), None)
+        if sample is not None and sample.num_rows:
+            row_bytes = max(row_bytes, sample.nbytes / sample.num_rows)
+        return max(1, min(most, int(n_bytes / max(row_bytes, 1.0))))
+
+    @property
+    def _stored_row_bytes(self) -> float:
+        groups = [
+            metadata.row_group(i)
+            for metadata in (file.fragment.metadata for file in self._files)
+            for i in range(metadata.num_row_groups)
+        ]
+        return max((group.total_byte_size / group.num_rows for group in groups if group.num_rows), default=0.0)
 
     def batches(
         self, columns: Sequence[str], first_row: int, batch_rows: int, threads: bool = False
@@ -184,7 +207,41 @@ def _discover(source: str | Path | ds.Dataset) -> tuple[pa.Schema, list[_File], 
         files.append(_File(fragment, ends, ds.get_partition_keys(fragment.partition_expression), state))
     if not files and not dataset.schema.names:
         raise StoreError(f"{source} holds no Parquet file")
-    return dataset.schema, files, decoder
+    schema = dataset.schema if isinstance(source, ds.Dataset) else _common_schema(dataset.schema, files)
+    return schema, files, decoder
+
+
+def _common_schema(schema: pa.Schema, files: list[_File]) -> pa.Schema:
+    """The schema of files that agree: a column may hold nulls if it may in any file; else a `SchemaError`."""
+    if not files:
+        return schema
+    first = files[0].fragment.path
+    expected = _columns_of(files[0])
+    nullable: set[str] = set()
+    for file in files:
+        found = _columns_of(file)
+        path = file.fragment.path
+        for name in [*expected, *found]:
+            if name not in found:
+                what = f"{path} has no column {name!r}, which {first} has"
+                remedy = f"add the column {name!r} to the file"
+            elif name not in expected:
+                what = f"{path} has a column {name!r}, which {first} has not"
+                remedy = f"remove the column {name!r} from the file, or add it to the others"
+            elif found[name] != expected[name]:
+                what = f"{path} has the column {name!r} as {found[name]}, but {first} as {expected[name]}"
+                remedy = "write the file again with one type for both"
+            else:
+                continue
+            raise SchemaError(f"{what}; all files of a folder must have the same columns: {remedy}, or move it away")
+        nullable |= {column.name for column in file.fragment.physical_schema if column.nullable}
+    return pa.schema([column.with_nullable(column.nullable or column.name in nullable) for column in schema])
+
+
+def _columns_of(file: _File) -> dict[str, str | pa.DataType]:
+    """Types of a file's columns by name; those that its path stands for are of the path in every file."""
+    stored = {column.name: column.type for column in file.fragment.physical_schema}
+    return {**stored, **dict.fromkeys(file.constants, "a part of its path")}
 
 
 def _file_batches(
@@ -216,10 +273,11 @@ def _conform(batch: pa.RecordBatch, schema: pa.Schema, constants: dict[str, Any]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def scan_parquet(path: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Schema and rows of Parquet data, as fast as they decode; for building a page store."""
+def scan_parquet(path: Path, batch_bytes: int) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Schema and rows of Parquet data in batches of about so many bytes, for building a page store."""
     files = ParquetFiles(path)
-    return files.schema, files.batches(files.schema.names, 0, _BUILD_BATCH_ROWS, threads=True)
+    rows = files.rows_within(batch_bytes, _BUILD_BATCH_ROWS)
+    return files.schema, files.batches(files.schema.names, 0, rows, threads=True)
 
 
 class ParquetMaster(Master):

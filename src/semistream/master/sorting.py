@@ -98,6 +98,9 @@ class RowSorter:
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, self._schema) as writer:
             writer.write_batch(run)
         self._runs.append(path)
+        del run
+        # Pieces of all sizes were freed by several threads: an allocator would keep as much again as a run holds.
+        pa.default_memory_pool().release_unused()
 
     def _sort(self, batches: list[pa.RecordBatch], pool: ThreadPoolExecutor) -> pa.RecordBatch:
         """One sorted batch, column by column so that only one column exists three times."""

@@ -24,13 +24,13 @@ def open_source(
     source: Source, schema: pa.Schema | None, batch_bytes: int
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Schema and batches; no batch much larger than `batch_bytes`, so that the memory limit can be kept."""
-    found, batches = _open(source, schema)
+    found, batches = _open(source, schema, batch_bytes)
     return found, _moderate(found, batches, batch_bytes)
 
 
-def _open(source: Source, schema: pa.Schema | None) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+def _open(source: Source, schema: pa.Schema | None, batch_bytes: int) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     if isinstance(source, str | Path):
-        return scan_parquet(Path(source))
+        return scan_parquet(Path(source), batch_bytes)
     if isinstance(source, pa.Table):
         return source.schema, iter(source.to_batches(max_chunksize=_BATCH_ROWS))
     if isinstance(source, pa.RecordBatch):
