@@ -10,6 +10,10 @@ class SemiStreamError(Exception):
     """Root of all errors raised on purpose by semistream."""
 
 
+class SemiStreamWarning(UserWarning):
+    """What is done as asked, and may not be what was wanted."""
+
+
 class ConfigError(SemiStreamError):
     """An option has a value that cannot work."""
 

@@ -81,6 +81,8 @@ class JoinSpec:
     how: str = "inner"
     select: tuple[str, ...] | None = None
     suffix: str = "_right"
+    #: names that differ in case only are the same name
+    fold_case: bool = False
 
     @staticmethod
     def make(
@@ -88,6 +90,7 @@ class JoinSpec:
         how: str = "inner",
         select: Sequence[str] | None = None,
         suffix: str = "_right",
+        fold_case: bool = False,
     ) -> JoinSpec:
         """Read the forms a caller may use: one name, several, or {stream column: master column}."""
         if isinstance(on, str):
@@ -108,7 +111,11 @@ class JoinSpec:
             raise ConfigError(f"select={select!r} is a text; give a list of column names, for example [{select!r}]")
         if not isinstance(suffix, str) or not suffix:
             raise ConfigError(f"suffix={suffix!r} must be a text of at least one character, for example '_right'")
-        return JoinSpec(stream_on, master_on, how, None if select is None else tuple(select), suffix)
+        return JoinSpec(stream_on, master_on, how, None if select is None else tuple(select), suffix, fold_case)
+
+    def folded(self, name: str) -> str:
+        """The form in which two names are compared."""
+        return name.lower() if self.fold_case else name
 
     @property
     def keeps_unmatched(self) -> bool:

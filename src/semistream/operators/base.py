@@ -202,9 +202,8 @@ class SemiStreamJoin(JoinOutput, JoinLife):
             return []
         if self.spec.select is None:
             return [name for name in self.master.schema.names if name not in self.spec.master_on]
-        doubled = {
-            master for stream, master in zip(self.spec.stream_on, self.spec.master_on, strict=True) if stream == master
-        }
+        pairs = zip(self.spec.stream_on, self.spec.master_on, strict=True)
+        doubled = {there for here, there in pairs if self.spec.folded(here) == self.spec.folded(there)}
         return [name for name in dict.fromkeys(self.spec.select) if name not in doubled]
 
     def start(self, schema: pa.Schema) -> None:
@@ -250,16 +249,16 @@ class SemiStreamJoin(JoinOutput, JoinLife):
         stream_fields = [schema.field(name) for name in spec.stream_on]
         check_key_types(stream_fields, [self.master.schema.field(name) for name in spec.master_on])
         fields = list(schema)
-        taken = set(schema.names)
+        taken = {spec.folded(name) for name in schema.names}
         for name in self._select:
             column = self.master.schema.field(name)
-            label = name if name not in taken else name + spec.suffix
-            if label in taken:
+            label = name if spec.folded(name) not in taken else name + spec.suffix
+            if spec.folded(label) in taken:
                 raise SchemaError(
                     f"master column {name!r} would be named {label!r} in the result, which the stream has already; "
                     "choose another suffix, or leave the column out with select"
                 )
-            taken.add(label)
+            taken.add(spec.folded(label))
             nullable = column.nullable or spec.how == "left"
             fields.append(pa.field(label, column.type, nullable=nullable, metadata=column.metadata))
         return pa.schema(fields, metadata=schema.metadata)

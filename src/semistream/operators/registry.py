@@ -72,6 +72,7 @@ def open_join(
     memory: str | int = "64MB",
     suffix: str = "_right",
     stream_schema: pa.Schema | None = None,
+    fold_case: bool = False,
     **options: Any,
 ) -> SemiStreamJoin:
     """Open a semi-stream join.
@@ -79,10 +80,11 @@ def open_join(
     `master` is the path of a page store or of Parquet data, an Arrow table, or an opened `Master`; `on` names the
     key (one column, several, or {stream column: master column}); `select` the master columns wanted (all others
     are neither cached nor carried); `memory` the bytes the join may hold. With `stream_schema` the schemas are
-    checked at once instead of at the first push. `options` belong to the algorithm: see its class.
+    checked at once instead of at the first push. With `fold_case` names that differ in case only count as equal, so the
+    suffix keeps them apart. `options` belong to the algorithm: see its class.
     """
     operator = resolve(algorithm)
-    spec = JoinSpec.make(on, how, select, suffix)
+    spec = JoinSpec.make(on, how, select, suffix, fold_case)
     budget = parse_bytes(memory)
     check_options(operator, options)
     opened = open_master(master, spec.master_on)

@@ -190,7 +190,7 @@ def workable(dimension: Dimension, plan: Plan) -> Plan:
 
 def _spec(dimension: Dimension) -> JoinSpec:
     here, there = zip(*dimension.on, strict=True)
-    return JoinSpec(here, there, dimension.how, dimension.select, dimension.suffix)
+    return JoinSpec(here, there, dimension.how, dimension.select, dimension.suffix, dimension.fold_case)
 
 
 def _keys_only(master: pa.Schema, spec: JoinSpec) -> pa.Schema:

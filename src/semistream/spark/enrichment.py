@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
-from pyspark.accumulators import Accumulator
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -28,6 +27,9 @@ from semistream.spark import metrics, worker
 from semistream.spark.auto import fallback, planned_with_delay
 from semistream.spark.carry import CarryPlan, run_carrying
 from semistream.spark.cleanup import watch
+from semistream.spark.executors import check_executors
+from semistream.spark.mapping import label_of, map_batches
+from semistream.spark.names import folds_case, resolved
 from semistream.spark.paths import shared_path
 from semistream.spark.plan import SHARED_PART, Dimension
 from semistream.spark.records import Records, records_folder
@@ -96,10 +98,13 @@ def enrich_star(
         raise ConfigError("enrich_star was given no dimension; give at least one (master, on, select)")
     share = parse_bytes(memory) // len(dimensions)
     made: list[Dimension] = []
+    stream = arrow_schema(df)
     for number, (master, on, select) in enumerate(dimensions):
         spec = JoinSpec.make(on, how, select, suffix)
         name = f"{Path(str(master)).name}-{number + 1}"
-        made.append(describe(df, master, spec, share, algorithm, name, options))
+        if made:
+            stream = _result(made[-1], stream)
+        made.append(describe(df, master, spec, share, algorithm, name, options, stream.names))
     return _apply(df, tuple(made), None, None)
 
 
@@ -111,11 +116,15 @@ def describe(
     algorithm: str,
     name: str | None,
     options: Mapping[str, Any],
+    stream: Sequence[str] | None = None,
 ) -> Dimension:
-    """An enrichment as its worker processes will know it; `result_schema` checks it against stream and master data."""
-    if df.isStreaming:
-        watch(df.sparkSession)
+    """An enrichment as its worker processes will know it; `result_schema` checks it against stream and master data.
+
+    `stream` names the columns that the rows have when they come to it, if these are not those of the DataFrame.
+    """
+    watch(df)
     path = master_path(master)
+    spec = resolved(replace(spec, fold_case=folds_case(df.sparkSession)), stream or df.columns, path)
     versioned = is_store(path)
     dimension = Dimension(
         name=name or path.name,
@@ -129,6 +138,7 @@ def describe(
         memory=memory,
         tasks=tasks_an_executor(df.sparkSession),
         versioned=versioned,
+        fold_case=spec.fold_case,
     )
     wanted = None if df.isStreaming or not versioned else version_of(dimension, micro_batch(df.sparkSession))
     with closing(dimension.open_master(wanted)) as opened:
@@ -190,7 +200,7 @@ def _apply(df: DataFrame, dimensions: tuple[Dimension, ...], shuffle: str | None
     if shuffle == "key":
         df = by_key(df, dimensions[0], shards or df.sparkSession.sparkContext.defaultParallelism)
     report = metrics.collector(df.sparkSession)
-    return df.mapInArrow(partial(_task, dimensions, report), schema)
+    return map_batches(df, partial(_task, dimensions, report), schema, label_of(dimensions))
 
 
 def _carry(
@@ -210,7 +220,8 @@ def _carry(
     plan = CarryPlan(dimension, str(folder), max_delay, secrets.token_hex(8))
     stream = _in_shards(df, dimension, bound.shards, ticks(df.sparkSession, folder, bound.shards, max_delay))
     report = metrics.collector(df.sparkSession)
-    return stream.mapInArrow(partial(_carrying_task, plan, report), schema)
+    label = label_of((dimension,), f"max_delay {max_delay:g}s")
+    return map_batches(stream, partial(_carrying_task, plan, report), schema, label)
 
 
 def _in_shards(df: DataFrame, dimension: Dimension, shards: int, tick: DataFrame) -> DataFrame:
@@ -245,24 +256,24 @@ def _carry_folder(dimension: Dimension, checkpoint: str | Path | None) -> Path:
 
 
 def _carrying_task(
-    plan: CarryPlan, report: Accumulator[list[str]], batches: Iterator[pa.RecordBatch]
+    plan: CarryPlan, report: metrics.Reporter, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     return _reported(run_carrying(plan, batches), report)
 
 
 def _task(
-    dimensions: tuple[Dimension, ...], report: Accumulator[list[str]], batches: Iterator[pa.RecordBatch]
+    dimensions: tuple[Dimension, ...], report: metrics.Reporter, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     return _reported(worker.run(dimensions, batches), report)
 
 
 def _reported(
-    items: Iterator[pa.RecordBatch | metrics.TaskMetrics], report: Accumulator[list[str]]
+    items: Iterator[pa.RecordBatch | metrics.TaskMetrics], report: metrics.Reporter
 ) -> Iterator[pa.RecordBatch]:
     """The joined batches; what tasks say of themselves goes to the driver."""
     for item in items:
         if isinstance(item, metrics.TaskMetrics):
-            report.add([item.to_json()])
+            report.send(item)
         else:
             yield item
 
@@ -275,6 +286,7 @@ def by_key(df: DataFrame, dimension: Dimension, shards: int) -> DataFrame:
 
 def described(df: DataFrame, dimensions: tuple[Dimension, ...]) -> tuple[tuple[Dimension, ...], StructType]:
     """The dimensions with the stream that each of them gets, and the schema of the result."""
+    check_executors(df.sparkSession)
     arrow = arrow_schema(df)
     known = []
     for dimension in dimensions:

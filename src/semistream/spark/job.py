@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,16 +33,17 @@ def join_files(
 
     The result is the account of the job (`metrics`), with `elapsed` seconds.
     """
-    metrics.forget_job()
+    # A name of its own: other jobs of the session report as well.
+    name = f"{master.name} {secrets.token_hex(4)}"
     started = time.perf_counter()
     try:
         # Spark's default for timestamps is a format that Parquet has given up.
         spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-        frame = enrich(spark.read.parquet(str(stream)), master, on, how, select, memory, algorithm)
+        frame = enrich(spark.read.parquet(str(stream)), master, on, how, select, memory, algorithm, name=name)
         frame.write.mode("append").parquet(str(out))
     except (PySparkException, Py4JError) as error:
         raise StoreError(f"the join on Spark failed: {brief(error)}") from error
-    told = metrics.of_job()
+    told = metrics.of_job(name)
     if told is None:
         raise StoreError("the join on Spark gave no account of itself; look into Spark's log")
     return {**told, "elapsed": time.perf_counter() - started}

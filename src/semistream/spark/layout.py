@@ -13,7 +13,9 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -28,13 +30,17 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType
 
 from semistream.columns.keys import KeyCoder
-from semistream.errors import ConfigError, KeyTypeError, SchemaError, StoreError
+from semistream.errors import ConfigError, KeyTypeError, SchemaError, SemiStreamWarning, StoreError
 from semistream.master.base import DEFAULT_PAGE_ROWS, check_page_rows
 from semistream.master.build import Feed
+from semistream.master.compatibility import in_use, misfits
+from semistream.master.format import CURRENT
 from semistream.master.pages import PageMaster
 from semistream.master.publish import check_target, publish, scratch_folder
 from semistream.master.shards import Shard, ShardWriter, column_order, describe, shard_files
+from semistream.spark.executors import check_executors
 from semistream.spark.failures import brief
+from semistream.spark.names import actual, folds_case
 from semistream.spark.paths import shared_path
 
 _CODE = "code"
@@ -70,12 +76,16 @@ def build_master(
     if keep_versions < 0:
         raise ConfigError(f"keep_versions={keep_versions} is out of range; allowed are whole numbers from 0")
     check_page_rows(page_rows)
+    check_executors(df.sparkSession)
     schema = _stored_schema(df)
     keys = (on,) if isinstance(on, str) else tuple(on)
+    if folds_case(df.sparkSession):
+        keys = tuple(actual(name, schema.names, "the DataFrame") for name in keys)
     task = _ShardTask("", schema.serialize().to_pybytes(), keys, page_rows)
     plan = task.plan()
     rows = _in_code_order(df, [schema.get_field_index(name) for name in keys], plan.feed.coder, shards)
     check_target(target, overwrite)
+    _warn_readers(target, schema, keys)
     with scratch_folder(target) as scratch:
         folder = scratch / "version"
         folder.mkdir()
@@ -97,6 +107,25 @@ def build_master(
         )
         publish(target, scratch, folder, manifest, keep_versions)
     return PageMaster(target, version=manifest.version)
+
+
+def _warn_readers(target: Path, schema: pa.Schema, keys: tuple[str, ...]) -> None:
+    """Say beforehand what those who use the store will stumble over."""
+    if not (target / CURRENT).exists() or not in_use(target):
+        return
+    with closing(PageMaster(target)) as force:
+        found = misfits(force.schema, schema)
+        if keys != force.on:
+            found.append(f"the key is ({', '.join(keys)}) and was ({', '.join(force.on)})")
+        version = force.version
+    if found:
+        warnings.warn(
+            f"{target} is in use, and what is built now does not fit readers of its version {version}: "
+            f"{'; '.join(found)}. Queries that need such a column stop at their next batch: keep the column as it was, "
+            "or build at another path and start them anew with that",
+            SemiStreamWarning,
+            stacklevel=3,
+        )
 
 
 def _stored_schema(df: DataFrame) -> pa.Schema:

@@ -1,10 +1,11 @@
 """What every task says about its part of a micro-batch, on its way to the driver.
 
-    worker: TaskMetrics -> accumulator -> driver: one record per (query, batch, dimension, partition)
+    worker: TaskMetrics -> accumulator -> driver: one record per (query, batch, enrichment, partition)
 
-An accumulator costs nothing a row. A task that ran twice replaces its own record, so retries do not count double. On
-the driver, `of` gives the sums of a batch, as a `StreamingQueryListener` wants them when it hears of the batch's
-progress, and `frame` all that is remembered, as a DataFrame.
+An accumulator costs nothing per row; a SparkContext has one, however many enrichments there are. A task that ran twice
+replaces its own record, and a batch that ran twice its own records, so retries do not count double. On the driver,
+`of` gives the sums of a batch, as a `StreamingQueryListener` wants them when it hears of the batch's progress, and
+`frame` all that is remembered, as a DataFrame.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
+from pyspark import SparkContext, TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import DataFrame, SparkSession
 
@@ -27,7 +31,10 @@ if TYPE_CHECKING:
     from semistream.spark.worker import OpenJoin, TaskInfo
 
 _T = TypeVar("_T")
-_REMEMBERED_BATCHES = 1000
+#: what the driver keeps: so many batches and jobs, and fewer if their tasks are many
+_REMEMBERED_BATCHES, _REMEMBERED_TASKS = 1000, 50_000
+#: the queries under which batch jobs report: with SQL executions for batches, or stages where there is none
+_JOB, _RDD = "job", "rdd"
 
 #: counts of a task, by the name they have in `JoinStats`
 _COUNTS = {
@@ -41,8 +48,9 @@ _COUNTS = {
     "bytes_read": "bytes_read",
     "reads": "reads",
 }
-_SUMS = ("rows_in", *_COUNTS, "seconds_input", "seconds_join", "seconds_build")
-_LARGEST = ("cache_bytes", "peak_bytes", "generation", "master_version", "carried", "carried_oldest_s")
+_SUMS = ("rows_in", *_COUNTS, "carried", "cache_failures", "seconds_input", "seconds_join", "seconds_build")
+_LARGEST = ("cache_bytes", "peak_bytes", "generation", "master_version", "carried_oldest_s")
+_FRACTIONS = ("seconds", "seconds_input", "seconds_join", "seconds_build", "carried_oldest_s", "hit_rate")
 
 
 @dataclass
@@ -55,14 +63,22 @@ class TaskMetrics:
     dimension: str
     algorithm: str = ""
     rows_in: int = 0
+    #: the SQL execution, of which the last one counts when a batch runs several times
+    execution: int = 0
+    #: how often the shared cache had to do without its files, and why the last time
+    cache_failures: int = 0
+    last_cache_failure: str = ""
     values: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     _before: dict[str, float] = field(default_factory=dict)
 
     @staticmethod
     def begin(dimension: Dimension, task: TaskInfo) -> TaskMetrics:
-        batch = -1 if task.batch is None else task.batch
-        return TaskMetrics(task.query or "job", batch, task.partition, dimension.name)
+        query, execution = _job()
+        told = TaskMetrics(query, execution, task.partition, dimension.name, execution=execution)
+        if task.query is not None and task.batch is not None:
+            told.query, told.batch = task.query, task.batch
+        return told
 
     def mark(self, held: OpenJoin) -> None:
         """Counts of a join run on between tasks: remember where this one began."""
@@ -100,10 +116,21 @@ class TaskMetrics:
         self.values["master_version"] = held.version or 0
         return self
 
-    def to_json(self) -> str:
+    def to_json(self, enrichment: int) -> str:
         seconds = {f"seconds_{name}": round(spent, 6) for name, spent in self.seconds.items()}
         told = {"algorithm": self.algorithm, "rows_in": self.rows_in, **self.values, **seconds}
-        return json.dumps([self.query, self.batch, self.partition, self.dimension, told])
+        if self.cache_failures:
+            told |= {"cache_failures": self.cache_failures, "last_cache_failure": self.last_cache_failure}
+        return json.dumps([self.query, self.batch, self.execution, enrichment, self.dimension, self.partition, told])
+
+
+def _job() -> tuple[str, int]:
+    """What a task belongs to, if it is no streaming query."""
+    task = TaskContext.get()
+    if task is None:
+        return _JOB, 0
+    execution = task.getLocalProperty("spark.sql.execution.id")
+    return (_RDD, task.stageId()) if execution is None else (_JOB, int(execution))
 
 
 class _Records(AccumulatorParam[list[str]]):
@@ -125,38 +152,79 @@ class _Records(AccumulatorParam[list[str]]):
         return {}
 
 
+@dataclass
+class _Run:
+    """One enrichment in one run of a batch: what its tasks said, by partition."""
+
+    execution: int
+    tasks: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+
 class _Store:
-    """The last batches of every query."""
+    """The last batches and jobs."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._batches: OrderedDict[tuple[str, int], dict[tuple[str, int], dict[str, Any]]] = OrderedDict()
+        self._batches: OrderedDict[tuple[str, int], dict[tuple[int, str], _Run]] = OrderedDict()
+        self._tasks = 0
+        self._queries: set[str] = set()
+        self._last_job: tuple[str, int] | None = None
+
+    def __len__(self) -> int:
+        """Batches that are remembered."""
+        return len(self._batches)
 
     def add(self, text: str) -> None:
-        query, batch, partition, dimension, told = json.loads(text)
+        query, batch, execution, enrichment, dimension, partition, told = json.loads(text)
         with self._lock:
-            self._batches.setdefault((query, batch), {})[(dimension, partition)] = told
-            while len(self._batches) > _REMEMBERED_BATCHES:
-                self._batches.popitem(last=False)
+            if query in (_JOB, _RDD):
+                self._last_job = (query, batch)
+            else:
+                self._queries.add(query)
+            runs = self._batches.setdefault((query, batch), {})
+            run = runs.get((enrichment, dimension))
+            if run is None or run.execution < execution:
+                self._tasks -= 0 if run is None else len(run.tasks)
+                run = runs[(enrichment, dimension)] = _Run(execution)
+            if run.execution == execution:
+                self._tasks += partition not in run.tasks
+                run.tasks[partition] = told
+            while len(self._batches) > _REMEMBERED_BATCHES or (
+                self._tasks > _REMEMBERED_TASKS and len(self._batches) > 1
+            ):
+                _, gone = self._batches.popitem(last=False)
+                self._tasks -= sum(len(run.tasks) for run in gone.values())
 
     def batch(self, query: str, batch: int, dimension: str | None) -> dict[str, Any] | None:
         with self._lock:
-            found = dict(self._batches.get((query, batch), {}))
-        told = [values for (name, _), values in found.items() if dimension in (None, name)]
+            runs = self._batches.get((query, batch), {})
+            told = [
+                values for (_, name), run in runs.items() if dimension in (None, name) for values in run.tasks.values()
+            ]
         return _summary(told) if told else None
+
+    def job(self, dimension: str | None) -> dict[str, Any] | None:
+        return None if self._last_job is None else self.batch(*self._last_job, dimension)
 
     def rows(self) -> list[tuple[tuple[str, int, str], dict[str, Any]]]:
         with self._lock:
-            keys = {(query, batch, name) for (query, batch), found in self._batches.items() for name, _ in found}
-        return [(key, self.batch(*key) or {}) for key in sorted(keys)]
+            keys = {(query, batch, name) for (query, batch), runs in self._batches.items() for _, name in runs}
+        return [(key, told) for key in sorted(keys) if (told := self.batch(*key)) is not None]
 
-    def knows(self, query: str) -> bool:
+    def queries(self) -> set[str]:
         with self._lock:
-            return any(known == query for known, _ in self._batches)
+            return set(self._queries)
 
-    def forget(self, query: str, batch: int) -> None:
+    def dismiss(self, queries: set[str]) -> None:
         with self._lock:
-            self._batches.pop((query, batch), None)
+            self._queries -= queries
+
+    def forget_jobs(self) -> None:
+        """Another SparkContext counts its executions anew."""
+        with self._lock:
+            for key in [key for key in self._batches if key[0] in (_JOB, _RDD)]:
+                self._tasks -= sum(len(run.tasks) for run in self._batches.pop(key).values())
+            self._last_job = None
 
 
 _STORE = _Store()
@@ -165,52 +233,79 @@ _STORE = _Store()
 def _summary(told: list[dict[str, Any]]) -> dict[str, Any]:
     summary: dict[str, Any] = {name: sum(values.get(name, 0) for values in told) for name in _SUMS}
     summary |= {name: max(values.get(name, 0) for values in told) for name in _LARGEST}
-    summary["carried"] = sum(values.get("carried", 0) for values in told)
     summary["seconds"] = sum(summary[name] for name in ("seconds_input", "seconds_join", "seconds_build"))
     asked = summary["hits"] + summary["misses"]
     summary["hit_rate"] = summary["hits"] / asked if asked else 0.0
     summary["tasks"] = len(told)
     summary["algorithm"] = ", ".join(sorted({str(values["algorithm"]) for values in told if values.get("algorithm")}))
+    failures = [str(values["last_cache_failure"]) for values in told if values.get("last_cache_failure")]
+    summary["last_cache_failure"] = failures[-1] if failures else ""
     return summary
 
 
-def collector(spark: SparkSession) -> Accumulator[list[str]]:
-    """The accumulator through which tasks report; one for each enrichment."""
-    param = _Records()
-    param.on_driver = True
-    return spark.sparkContext.accumulator([], param)
+class Reporter:
+    """How the tasks of one `enrich` reach the driver: the accumulator of all of them, and which one this is."""
+
+    def __init__(self, accumulator: Accumulator[list[str]], enrichment: int) -> None:
+        self._accumulator = accumulator
+        self._enrichment = enrichment
+
+    def send(self, told: TaskMetrics) -> None:
+        self._accumulator.add([told.to_json(self._enrichment)])
+
+
+_ACCUMULATORS: WeakKeyDictionary[SparkContext, Accumulator[list[str]]] = WeakKeyDictionary()
+_ACCUMULATORS_LOCK = threading.Lock()
+_ENRICHMENTS = count()
+
+
+def collector(spark: SparkSession) -> Reporter:
+    """The way to the driver for the tasks of one enrichment."""
+    context = spark.sparkContext
+    with _ACCUMULATORS_LOCK:
+        found = _ACCUMULATORS.get(context)
+        if found is None:
+            param = _Records()
+            param.on_driver = True
+            _STORE.forget_jobs()
+            found = _ACCUMULATORS[context] = context.accumulator([], param)
+        return Reporter(found, next(_ENRICHMENTS))
 
 
 def of(query_id: str, batch_id: int, name: str | None = None) -> dict[str, Any] | None:
     """What a micro-batch did, over all tasks, in one dimension or in all; None if nothing is known of it.
 
     To be used in `StreamingQueryListener.onQueryProgress`: `of(str(event.progress.id), event.progress.batchId)`. A
-    batch job reports under the query "job" and the batch -1.
+    batch job reports under the query "job" and the id of its SQL execution, as Spark's UI shows it; a job on the
+    DataFrame's `rdd` has none, and reports under "rdd" and the id of its stage.
     """
     return _STORE.batch(query_id, batch_id, name)
 
 
-def knows(query_id: str) -> bool:
-    """Whether any task has reported for this query."""
-    return _STORE.knows(query_id)
-
-
 def of_job(name: str | None = None) -> dict[str, Any] | None:
-    """What the last batch job did."""
-    return of("job", -1, name)
+    """What the batch job did that was the last one to report."""
+    return _STORE.job(name)
 
 
-def forget_job() -> None:
-    """Start the account of batch jobs anew: they all report under one name."""
-    _STORE.forget("job", -1)
+def queries() -> set[str]:
+    """Streaming queries of which a task has reported, and which nobody has dismissed."""
+    return _STORE.queries()
+
+
+def dismiss(ended: set[str]) -> None:
+    """Queries that have ended are no longer to be told by `queries`; their batches are remembered."""
+    _STORE.dismiss(ended)
 
 
 def frame(spark: SparkSession) -> DataFrame:
-    """All that is remembered, a row for each query, batch and dimension."""
+    """All that is remembered, a row for each query, batch and dimension; counts are whole numbers."""
     columns = (*_SUMS, *_LARGEST, "seconds", "hit_rate", "tasks")
+    kinds = {column: float if column in _FRACTIONS else int for column in columns}
     rows = [
-        (*key, str(told.get("algorithm", "")), *(float(told.get(column, 0)) for column in columns))
+        (*key, told["algorithm"], told["last_cache_failure"], *(kind(told[name]) for name, kind in kinds.items()))
         for key, told in _STORE.rows()
     ]
-    kinds = ", ".join(f"{column} double" for column in columns)
-    return spark.createDataFrame(rows, f"query string, batch long, dimension string, algorithm string, {kinds}")
+    types = ", ".join(f"{column} {'double' if kind is float else 'long'}" for column, kind in kinds.items())
+    return spark.createDataFrame(
+        rows, f"query string, batch long, dimension string, algorithm string, last_cache_failure string, {types}"
+    )

@@ -47,6 +47,7 @@ class Dimension:
     lineage: str = ""
     stream: bytes = b""
     columns: bytes = b""
+    fold_case: bool = False
 
     @property
     def shared_bytes(self) -> int:
@@ -81,6 +82,7 @@ class Dimension:
             "select": None if self.select is None else list(self.select),
             "algorithm": self.algorithm,
             "suffix": self.suffix,
+            "names without case": self.fold_case,
             "options": {name: _plain(value) for name, value in self.options},
             "stream": _columns(self.stream),
             "columns": _columns(self.columns),
@@ -127,6 +129,7 @@ class Dimension:
                 select=self.select,
                 memory=budget or self.private_bytes,
                 suffix=self.suffix,
+                fold_case=self.fold_case,
                 **dict(self.options),
             )
         except BaseException:

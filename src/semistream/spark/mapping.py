@@ -1,0 +1,68 @@
+"""`mapInArrow` for any column names, under a name that says in the plan what is done.
+
+`DataFrame.explain` shows a Python function by its `__name__`: here the master data, the key, the algorithm.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from semistream.spark.plan import Dimension
+
+Batches = Iterator[pa.RecordBatch]
+
+
+def map_batches(df: DataFrame, work: Callable[[Batches], Batches], schema: StructType, label: str) -> DataFrame:
+    """What `work` makes of the batches of each partition; columns of the result go by their place."""
+    names = df.columns
+    if _plain(names):
+        return df.mapInArrow(_Work(label, work, None), schema)
+    # mapInArrow looks its columns up by name, as an expression: dots and backticks would mean something.
+    places = [f"c{i}" for i in range(len(names))]
+    return df.toDF(*places).mapInArrow(_Work(label, work, tuple(names)), schema)
+
+
+def label_of(dimensions: Sequence[Dimension], *notes: str) -> str:
+    """What a plan shows for enrichments: `enrich(/data/r on k, left, sweepjoin, 256MB, version 3)`."""
+    return f"enrich({'; '.join(_told(dimension, notes) for dimension in dimensions)})"
+
+
+def _told(dimension: Dimension, notes: Sequence[str]) -> str:
+    on = " and ".join(here if here == there else f"{here} = {there}" for here, there in dimension.on)
+    version = []
+    if dimension.versioned:
+        version = ["version of the batch" if dimension.version is None else f"version {dimension.version}"]
+    parts = [f"{dimension.master} on {on}", dimension.how, dimension.algorithm, _size(dimension.memory)]
+    return ", ".join([*parts, *version, *notes])
+
+
+def _size(n_bytes: int) -> str:
+    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
+        if n_bytes >= scale:
+            return f"{n_bytes / scale:.4g}{unit}"
+    return f"{n_bytes}B"
+
+
+def _plain(names: Sequence[str]) -> bool:
+    """Whether Spark finds every column under its name, written as it is."""
+    alike = len({name.lower() for name in names}) < len(names)
+    return not alike and not any(re.search(r"[.`]|^\*?$", name) for name in names)
+
+
+class _Work:
+    """A function with a name of its own that travels to the workers."""
+
+    def __init__(self, label: str, work: Callable[[Batches], Batches], names: tuple[str, ...] | None) -> None:
+        self.__name__ = label
+        self._work = work
+        self._names = names
+
+    def __call__(self, batches: Batches) -> Batches:
+        if self._names is None:
+            return self._work(batches)
+        return self._work(batch.rename_columns(list(self._names)) for batch in batches)
