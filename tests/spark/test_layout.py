@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from tests.master.decoding import read_all
 
 from semistream import build_pages, open_join
-from semistream.errors import ConfigError, KeyTypeError, SchemaError, StoreError
+from semistream.errors import ConfigError, KeyTypeError, SchemaError, SemiStreamWarning, StoreError
 from semistream.master.format import versions_in
 from semistream.master.leases import pin
 from semistream.master.pages import PageMaster
@@ -316,3 +316,24 @@ def test_refused_before_the_job(spark: SparkSession, tmp_path: Path) -> None:
         with pytest.raises(error, match=words):
             build_master(given, **{"path": tmp_path / "r", **options})
         assert not (tmp_path / "r").exists()
+
+
+def test_readers_are_warned_of_a_schema_that_does_not_fit(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    build_master(spark.sql("select 1L k, 'a' name, 2 size"), path, "k").close()
+    # Nobody uses it: nothing to say.
+    build_master(spark.sql("select 1L k, 'a' name, 2L size"), path, "k").close()
+    pin(path, "query", 0)
+    # Columns that are added or moved concern nobody.
+    build_master(spark.sql("select 5 extra, 2L size, 'a' name, 1L k"), path, "k").close()
+    with pytest.warns(SemiStreamWarning) as caught:
+        build_master(spark.sql("select 1 k, cast(null as string) name, 5 extra"), path, "k").close()
+    (told,) = [str(warning.message) for warning in caught]
+    assert re.search(r"r is in use.*readers of its version 3", told)
+    assert "column 'size' is gone" in told
+    assert "column 'name' may hold nulls and could not before" in told
+    assert "column 'k' has the type int32 and had int64" in told
+    assert "build at another path" in told
+    assert caught[0].filename == __file__
+    with pytest.warns(SemiStreamWarning, match=r"the key is \(name\) and was \(k\)"):
+        build_master(spark.sql("select 1 k, cast('a' as string) name, 5 extra"), path, "name").close()

@@ -125,8 +125,8 @@ def test_ambiguous_names_are_refused(spark: SparkSession, tmp_path: Path) -> Non
         enrich(frame(spark, "k"), path, on="k", select=["v"], memory=MEMORY)
     with pytest.raises(ConfigError, match="names a column twice"):
         enrich(frame(spark, "k"), path, on=["k", "K"], memory=MEMORY)
-    with pytest.raises(SchemaError, match="'k' may be 'k' or 'K' of the DataFrame"):
-        build_master(frame(spark, "k", "K"), tmp_path / "other", on="k")
+    with pytest.raises(SchemaError, match="'Id' may be 'id' or 'ID' of the DataFrame"):
+        build_master(frame(spark, "id", "ID"), tmp_path / "other", on="Id")
     # Nobody asks for them by name: they pass through.
     result = enrich(frame(spark, "k", "a", "A"), path, on="k", memory=MEMORY)
     assert result.columns == ["k", "a", "A", "v", "V_right"]

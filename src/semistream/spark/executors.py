@@ -30,7 +30,7 @@ _PROBE = """
 import platform, sys
 told = {"python": platform.python_version(), "executable": sys.executable, "host": platform.node()}
 try:
-    import semistream
+    import semistream.operators.registry
     told["semistream"] = semistream.__version__
 except Exception as error:
     told["problem"] = f"{type(error).__name__}: {error}"

@@ -80,7 +80,9 @@ def build_master(
     schema = _stored_schema(df)
     keys = (on,) if isinstance(on, str) else tuple(on)
     if folds_case(df.sparkSession):
-        keys = tuple(actual(name, schema.names, "the DataFrame") for name in keys)
+        # Columns are taken by their place, so a name that is there as it was written means one column.
+        known = schema.names
+        keys = tuple(name if name in known else actual(name, known, "the DataFrame") for name in keys)
     task = _ShardTask("", schema.serialize().to_pybytes(), keys, page_rows)
     plan = task.plan()
     rows = _in_code_order(df, [schema.get_field_index(name) for name in keys], plan.feed.coder, shards)

@@ -3,9 +3,10 @@
     worker: TaskMetrics -> accumulator -> driver: one record per (query, batch, enrichment, partition)
 
 An accumulator costs nothing per row; a SparkContext has one, however many enrichments there are. A task that ran twice
-replaces its own record, and a batch that ran twice its own records, so retries do not count double. On the driver,
-`of` gives the sums of a batch, as a `StreamingQueryListener` wants them when it hears of the batch's progress, and
-`frame` all that is remembered, as a DataFrame.
+replaces its own record, and a batch that ran twice its own records, so retries do not count double; what a task does
+in several parts, as after `coalesce`, is added up. On the driver, `of` gives the sums of a batch, as a
+`StreamingQueryListener` wants them when it hears of the batch's progress, and `frame` all that is remembered, as a
+DataFrame.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 #: what the driver keeps: so many batches and jobs, and fewer if their tasks are many
-_REMEMBERED_BATCHES, _REMEMBERED_TASKS = 1000, 50_000
+_REMEMBERED_BATCHES, _REMEMBERED_RECORDS = 1000, 50_000
 #: the queries under which batch jobs report: with SQL executions for batches, or stages where there is none
 _JOB, _RDD = "job", "rdd"
 
@@ -65,6 +66,7 @@ class TaskMetrics:
     rows_in: int = 0
     #: the SQL execution, of which the last one counts when a batch runs several times
     execution: int = 0
+    attempt: int = 0
     #: how often the shared cache had to do without its files, and why the last time
     cache_failures: int = 0
     last_cache_failure: str = ""
@@ -74,8 +76,8 @@ class TaskMetrics:
 
     @staticmethod
     def begin(dimension: Dimension, task: TaskInfo) -> TaskMetrics:
-        query, execution = _job()
-        told = TaskMetrics(query, execution, task.partition, dimension.name, execution=execution)
+        query, execution, attempt = _job()
+        told = TaskMetrics(query, execution, task.partition, dimension.name, execution=execution, attempt=attempt)
         if task.query is not None and task.batch is not None:
             told.query, told.batch = task.query, task.batch
         return told
@@ -121,16 +123,19 @@ class TaskMetrics:
         told = {"algorithm": self.algorithm, "rows_in": self.rows_in, **self.values, **seconds}
         if self.cache_failures:
             told |= {"cache_failures": self.cache_failures, "last_cache_failure": self.last_cache_failure}
-        return json.dumps([self.query, self.batch, self.execution, enrichment, self.dimension, self.partition, told])
+        where = [self.query, self.batch, self.execution, enrichment, self.dimension, self.partition, self.attempt]
+        return json.dumps([*where, told])
 
 
-def _job() -> tuple[str, int]:
-    """What a task belongs to, if it is no streaming query."""
+def _job() -> tuple[str, int, int]:
+    """What a task belongs to, if it is no streaming query, and which attempt this is."""
     task = TaskContext.get()
     if task is None:
-        return _JOB, 0
+        return _JOB, 0, 0
     execution = task.getLocalProperty("spark.sql.execution.id")
-    return (_RDD, task.stageId()) if execution is None else (_JOB, int(execution))
+    if execution is None:
+        return _RDD, task.stageId(), task.taskAttemptId()
+    return _JOB, int(execution), task.taskAttemptId()
 
 
 class _Records(AccumulatorParam[list[str]]):
@@ -154,10 +159,22 @@ class _Records(AccumulatorParam[list[str]]):
 
 @dataclass
 class _Run:
-    """One enrichment in one run of a batch: what its tasks said, by partition."""
+    """One enrichment in one run of a batch: by partition, the last attempt and what it said."""
 
     execution: int
-    tasks: dict[int, dict[str, Any]] = field(default_factory=dict)
+    tasks: dict[int, tuple[int, list[dict[str, Any]]]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return sum(len(told) for _, told in self.tasks.values())
+
+    def add(self, partition: int, attempt: int, told: dict[str, Any]) -> int:
+        """Returns by how many records this has grown."""
+        known, parts = self.tasks.get(partition, (None, []))
+        if known == attempt:
+            parts.append(told)
+            return 1
+        self.tasks[partition] = (attempt, [told])
+        return 1 - len(parts)
 
 
 class _Store:
@@ -166,7 +183,7 @@ class _Store:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._batches: OrderedDict[tuple[str, int], dict[tuple[int, str], _Run]] = OrderedDict()
-        self._tasks = 0
+        self._records = 0
         self._queries: set[str] = set()
         self._last_job: tuple[str, int] | None = None
 
@@ -175,7 +192,7 @@ class _Store:
         return len(self._batches)
 
     def add(self, text: str) -> None:
-        query, batch, execution, enrichment, dimension, partition, told = json.loads(text)
+        query, batch, execution, enrichment, dimension, partition, attempt, told = json.loads(text)
         with self._lock:
             if query in (_JOB, _RDD):
                 self._last_job = (query, batch)
@@ -184,24 +201,24 @@ class _Store:
             runs = self._batches.setdefault((query, batch), {})
             run = runs.get((enrichment, dimension))
             if run is None or run.execution < execution:
-                self._tasks -= 0 if run is None else len(run.tasks)
+                self._records -= 0 if run is None else len(run)
                 run = runs[(enrichment, dimension)] = _Run(execution)
             if run.execution == execution:
-                self._tasks += partition not in run.tasks
-                run.tasks[partition] = told
+                self._records += run.add(partition, attempt, told)
             while len(self._batches) > _REMEMBERED_BATCHES or (
-                self._tasks > _REMEMBERED_TASKS and len(self._batches) > 1
+                self._records > _REMEMBERED_RECORDS and len(self._batches) > 1
             ):
                 _, gone = self._batches.popitem(last=False)
-                self._tasks -= sum(len(run.tasks) for run in gone.values())
+                self._records -= sum(map(len, gone.values()))
 
     def batch(self, query: str, batch: int, dimension: str | None) -> dict[str, Any] | None:
         with self._lock:
             runs = self._batches.get((query, batch), {})
-            told = [
-                values for (_, name), run in runs.items() if dimension in (None, name) for values in run.tasks.values()
+            tasks = [
+                told for (_, name), run in runs.items() if dimension in (None, name) for told in run.tasks.values()
             ]
-        return _summary(told) if told else None
+            told = [values for _, parts in tasks for values in parts]
+        return {**_summary(told), "tasks": len(tasks)} if told else None
 
     def job(self, dimension: str | None) -> dict[str, Any] | None:
         return None if self._last_job is None else self.batch(*self._last_job, dimension)
@@ -223,7 +240,7 @@ class _Store:
         """Another SparkContext counts its executions anew."""
         with self._lock:
             for key in [key for key in self._batches if key[0] in (_JOB, _RDD)]:
-                self._tasks -= sum(len(run.tasks) for run in self._batches.pop(key).values())
+                self._records -= sum(map(len, self._batches.pop(key).values()))
             self._last_job = None
 
 
@@ -236,7 +253,6 @@ def _summary(told: list[dict[str, Any]]) -> dict[str, Any]:
     summary["seconds"] = sum(summary[name] for name in ("seconds_input", "seconds_join", "seconds_build"))
     asked = summary["hits"] + summary["misses"]
     summary["hit_rate"] = summary["hits"] / asked if asked else 0.0
-    summary["tasks"] = len(told)
     summary["algorithm"] = ", ".join(sorted({str(values["algorithm"]) for values in told if values.get("algorithm")}))
     failures = [str(values["last_cache_failure"]) for values in told if values.get("last_cache_failure")]
     summary["last_cache_failure"] = failures[-1] if failures else ""

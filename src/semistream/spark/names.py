@@ -28,7 +28,7 @@ def folds_case(spark: SparkSession) -> bool:
 
 def actual(name: str, columns: Sequence[str], where: str) -> str:
     """The column that a name means, whatever its case; an unknown one stays as it is, for others to refuse."""
-    meant = [column for column in columns if column.lower() == name.lower()]
+    meant = list(dict.fromkeys(column for column in columns if column.lower() == name.lower()))
     if len(meant) > 1:
         raise SchemaError(
             f"{name!r} may be {' or '.join(map(repr, meant))} of {where}, which differ in case only: rename one, "

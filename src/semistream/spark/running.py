@@ -20,6 +20,7 @@ from semistream.errors import SemiStreamError
 from semistream.spark import metrics
 from semistream.spark.enrichment import enrich, enrich_star
 from semistream.spark.failures import brief
+from semistream.spark.names import folds_case
 from semistream.spark.pipeline import Enrichment, Pipeline, PipelineError
 from semistream.spark.session import running_session
 from semistream.spec import parse_bytes
@@ -74,8 +75,10 @@ def build(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
     for group in _groups(pipeline.enrichments):
         frame = _enriched(frame, group, pipeline.checkpoint)
     frame = _viewed(frame, sink.sql, "enriched")
+    alike = str.lower if folds_case(spark) else str
+    known = {alike(column) for column in frame.columns}
     for column in sink.partition_by:
-        if column not in frame.columns:
+        if alike(column) not in known:
             raise PipelineError(
                 f"[sink] partition_by names {column!r}, which is no column; there are {', '.join(frame.columns)}"
             )

@@ -1,0 +1,79 @@
+"""A session that runs for weeks: queries come and go, and leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark import accumulators
+from pyspark.sql import DataFrame, SparkSession
+
+import semistream
+from semistream.spark import cleanup, enrich, metrics
+
+ROUNDS = 4
+MEMORY = "2MB"
+
+
+def _until(true: Callable[[], bool]) -> bool:
+    limit = time.monotonic() + 60
+    while not true() and time.monotonic() < limit:
+        time.sleep(0.1)
+    return true()
+
+
+def _sizes() -> dict[str, int]:
+    return {
+        "accumulators": len(accumulators._accumulatorRegistry),
+        "watchers": len(cleanup._WATCHERS),
+        "threads": threading.active_count(),
+        "files": len(os.listdir("/proc/self/fd")),
+        "queries": len(metrics.queries()),
+    }
+
+
+def test_nothing_grows(spark: SparkSession, tmp_path: Path) -> None:
+    """Short queries in sessions of their own, with `enrich` before the sink and in `foreachBatch`."""
+    store, source = tmp_path / "r", tmp_path / "in"
+    semistream.build_pages(pa.table({"id": range(20_000), "v": range(20_000)}), store, on="id", page_rows=64)
+    spark.range(3000).repartition(3).write.parquet(str(source))
+    folders = Path(spark.conf.get("spark.local.dir") or "")
+    ids: list[str] = []
+    caches: list[Path] = []
+
+    def in_batch(df: DataFrame, _: int) -> None:
+        for _ in range(2):
+            enrich(df, store, on="id", memory=MEMORY).write.format("noop").mode("overwrite").save()
+        query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        caches.extend(folders.glob(f"**/semistream/{query}"))
+
+    def run() -> None:
+        session = spark.newSession()
+        stream = session.readStream.schema("id long").option("maxFilesPerTrigger", 1).parquet(str(source))
+        for enriched in (False, True):
+            df = enrich(stream, store, on="id", memory=MEMORY) if enriched else stream
+            writer = df.writeStream.format("noop") if enriched else df.writeStream.foreachBatch(in_batch)
+            checkpoint = str(tmp_path / f"checkpoint-{len(ids)}")
+            query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+            ids.append(str(query.id))
+            query.awaitTermination()
+            assert metrics.of(ids[-1], 2) is not None, "no task has reported: the test shows nothing"
+
+    def left() -> list[Path]:
+        return [folder for query in ids for folder in folders.glob(f"**/semistream/{query}")]
+
+    run()
+    assert _until(lambda: not metrics.queries() and not left())
+    before = _sizes()
+    for _ in range(ROUNDS):
+        run()
+    assert len(set(ids)) == 2 * (ROUNDS + 1)
+    assert len(set(caches)) == ROUNDS + 1, "queries made no cache files: the test shows nothing"
+    assert _until(lambda: not left()), left()
+    # PySpark itself keeps a thread and its socket for every query with a foreachBatch, and one for Java's finalizer.
+    allowed = {name: size + (ROUNDS + 1) * (name in ("threads", "files")) for name, size in before.items()}
+    assert _until(lambda: all(now <= allowed[name] for name, now in _sizes().items())), (before, _sizes())
