@@ -25,6 +25,8 @@ MASTER_COLUMNS = ["k", "m01", "m02", "m03"]
 #: with this a scan operator cannot take a batch of FILE_ROWS in one pass, so tuples wait
 MEMORY = "1MB"
 FILE_ROWS = 400
+#: far more than any of these queries takes; one that turns for ever must not hold up the tests
+_PATIENCE_SECONDS = 60
 _OURS = re.compile(r"\bsemistream(?:\.\w+)*\.\w+Error: (.+)")
 
 
@@ -92,7 +94,7 @@ class Query:
     def _run(self, df: DataFrame, checkpoint: Path | None, **trigger: Any) -> None:
         query = self.start(df, checkpoint, **trigger)
         try:
-            query.awaitTermination()
+            assert query.awaitTermination(_PATIENCE_SECONDS), f"no end to it: {self.count()} rows are written"
         finally:
             query.stop()
 

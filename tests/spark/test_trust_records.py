@@ -1,0 +1,198 @@
+"""Records of waiting tuples that are missing, damaged or not the right ones: an error that names them, never rows."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark.queries import Query, build, outcome, refusal, relation, stream
+
+from semistream.errors import SemiStreamError
+from semistream.operators.snapshot import Snapshot
+from semistream.spark.records import Record, Records
+from semistream.testing import assert_same_rows, reference_join
+
+R = relation()
+FILES = stream()
+EXPECTED = reference_join(FILES[0], R, "k", "left")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(R, tmp_path_factory.mktemp("master") / "r")
+
+
+@pytest.fixture
+def query(spark: SparkSession, store: Path, tmp_path: Path) -> Query:
+    """A query that was stopped after its first batch, while tuples wait in both shards."""
+    query = Query(spark, tmp_path / "query")
+    query.feed(FILES[0])
+    query.one_batch(query.carrying(store))
+    assert query.count() < EXPECTED.num_rows, "nobody waits: the tests show nothing"
+    return query
+
+
+def _refused(query: Query, store: Path) -> str:
+    """What the restart says; it has given no row, and gives all of them once the folder is as it was."""
+    before = query.count()
+    text = refusal(lambda: query.finish(query.carrying(store)), query)
+    assert query.count() == before
+    return text
+
+
+def _goes_on(query: Query, store: Path) -> None:
+    query.finish(query.carrying(store))
+    assert_same_rows(query.rows(), EXPECTED)
+
+
+def _delete(path: Path) -> None:
+    path.unlink()
+
+
+def _truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _lengthen(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\0" * 8)
+
+
+@pytest.mark.parametrize("damage", [_delete, _truncate, _empty, _lengthen])
+def test_damaged_record(damage: Callable[[Path], None], query: Query, store: Path) -> None:
+    record = query.kept()[0]
+    sound = record.read_bytes()
+    damage(record)
+    text = _refused(query, store)
+    record.write_bytes(sound)
+    assert record.name in text
+    _goes_on(query, store)
+
+
+def test_flipped_bit(query: Query, store: Path) -> None:
+    """In the tuples themselves too, where nothing but a checksum can tell."""
+    record = query.kept()[0]
+    sound = record.read_bytes()
+    for place in (len(sound) // 3, len(sound) * 2 // 3, len(sound) * 9 // 10):
+        broken = bytearray(sound)
+        broken[place] ^= 1
+        record.write_bytes(broken)
+        text = _refused(query, store)
+        assert record.name in text
+    record.write_bytes(sound)
+    _goes_on(query, store)
+
+
+def test_all_records_deleted(query: Query, store: Path) -> None:
+    folder = query.checkpoint / "semistream"
+    folder.rename(query.folder / "aside")
+    _refused(query, store)
+    shutil.rmtree(folder, ignore_errors=True)
+    (query.folder / "aside").rename(folder)
+    _goes_on(query, store)
+
+
+def test_record_of_another_shard(query: Query, store: Path) -> None:
+    """A copy under the wrong name is as sound as the original, and still not the one that is wanted."""
+    record, other = query.kept()[:2]
+    sound = record.read_bytes()
+    record.write_bytes(other.read_bytes())
+    text = _refused(query, store)
+    record.write_bytes(sound)
+    assert record.name in text
+    _goes_on(query, store)
+
+
+def test_older_copy_of_the_records_is_put_back(query: Query, store: Path) -> None:
+    """Spark is two batches further than the records: those who waited since are in none of them."""
+    folder, aside = query.checkpoint / "semistream", query.folder / "aside"
+    shutil.copytree(folder, aside)
+    query.feed(FILES[1])
+    query.one_batch(query.carrying(store))
+    query.feed(FILES[2])
+    query.one_batch(query.carrying(store))
+    newest = query.folder / "newest"
+    folder.rename(newest)
+    aside.rename(folder)
+    _refused(query, store)
+    shutil.rmtree(folder)
+    newest.rename(folder)
+    query.finish(query.carrying(store))
+    assert_same_rows(query.rows(), reference_join(pa.concat_tables(FILES), R, "k", "left"))
+
+
+@pytest.mark.parametrize("damage", [_delete, _empty])
+def test_any_other_file_beside_the_records(damage: Callable[[Path], None], query: Query, store: Path) -> None:
+    """What is not a record may be made anew; then the rows are right, too."""
+    smallest = query.kept()[-1]
+    sound = smallest.read_bytes()
+    damage(smallest)
+    if outcome(lambda: query.finish(query.carrying(store))) is not None:
+        smallest.write_bytes(sound)
+        query.finish(query.carrying(store))
+    assert_same_rows(query.rows(), EXPECTED)
+
+
+# ------------------------------------------------------------------------------------------------ every byte
+
+
+def _publish(folder: Path) -> Path:
+    """A small record with all that a record may hold; its file."""
+    tuples = pa.table({"k": [1, 2], "name": ["näme", None], "tags": [["a", "b"], []], "__matched": [True, False]})
+    state = {"k": 7, "step_number": 9, "chunks": [[2, 16]]}
+    Records(folder).publish(Record(3, 1, 2, 1000, 5.0, [[2, 4.0]], Snapshot(state, tuples)))
+    (path,) = (path for path in folder.rglob("*") if path.is_file())
+    return path
+
+
+def _read(folder: Path) -> tuple[object, ...]:
+    record = Records(folder).of(3, 1)
+    assert record is not None
+    tuples = record.snapshot.tuples
+    assert tuples is not None
+    tuples.validate(full=True)
+    told = {name: value for name, value in vars(record).items() if name != "snapshot"}
+    return told, record.snapshot.state, tuples.schema, tuples.to_pylist()
+
+
+@pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
+def test_every_byte_of_a_record_flipped(mask: int, tmp_path: Path) -> None:
+    path = _publish(tmp_path)
+    sound, wanted = path.read_bytes(), _read(tmp_path)
+    wrong = {}
+    for place in range(len(sound)):
+        broken = bytearray(sound)
+        broken[place] ^= mask
+        path.write_bytes(broken)
+        try:
+            if _read(tmp_path) != wanted:
+                wrong[place] = "another record"
+        except SemiStreamError as error:
+            if path.name not in str(error):
+                wrong[place] = f"the file is not named: {error}"
+        except Exception as error:
+            wrong[place] = repr(error)
+    assert not wrong, f"{len(wrong)} of {len(sound)} flipped bytes: {dict(list(wrong.items())[:5])}"
+
+
+def test_every_length_of_a_truncated_record(tmp_path: Path) -> None:
+    path = _publish(tmp_path)
+    sound = path.read_bytes()
+    wrong = {}
+    for length in range(len(sound)):
+        path.write_bytes(sound[:length])
+        try:
+            _read(tmp_path)
+            wrong[length] = "read as though it were whole"
+        except SemiStreamError:
+            continue
+        except Exception as error:
+            wrong[length] = repr(error)
+    assert not wrong, f"{len(wrong)} of {len(sound)} lengths: {dict(list(wrong.items())[:5])}"
