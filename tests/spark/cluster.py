@@ -1,5 +1,6 @@
 """A Spark standalone cluster on loopback: a master, two workers with one core each, and programs that run on it.
 
+Each worker has an address of its own, as Spark starts no second copy of a slow task on the host of the first.
 Only processes that were started here are ever looked at or killed: others may run Spark on the same machine.
 """
 
@@ -39,6 +40,7 @@ CONF = {
     "spark.task.maxFailures": "1000",
     "spark.stage.maxConsecutiveAttempts": "1000",
     "spark.excludeOnFailure.enabled": "false",
+    "spark.locality.wait": "0",
     "spark.shuffle.io.maxRetries": "1",
     "spark.shuffle.io.retryWait": "200ms",
 }
@@ -141,17 +143,20 @@ def cluster(folder: Path) -> Iterator[Cluster]:
         "PYTHONPATH": str(ROOT / "src"),
         "PYSPARK_PYTHON": sys.executable,
     }
-    deploy = "org.apache.spark.deploy"
-    address = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
     with ExitStack() as stack:
-        master = [str(_SPARK_CLASS), f"{deploy}.master.Master", *address]
-        stack.enter_context(running(master, folder / "master", changes))
+        stack.enter_context(running(_starting("master.Master", 1), folder / "master", changes))
         url = wait_for(r"(spark://127\.0\.0\.1:\d+)", folder / "master")
         pids = []
-        for number in range(WORKERS):
-            worker = [str(_SPARK_CLASS), f"{deploy}.worker.Worker", *address, "--cores", "1", "--memory", "1g"]
+        for number in range(1, WORKERS + 1):
+            worker = [*_starting("worker.Worker", number), "--cores", "1", "--memory", "1g"]
             worker += ["--work-dir", str(folder / f"work{number}"), url]
-            pids.append(stack.enter_context(running(worker, folder / f"worker{number}", changes)).pid)
-        for number in range(WORKERS):
+            here = {**changes, "SPARK_LOCAL_IP": f"127.0.0.{number}"}
+            pids.append(stack.enter_context(running(worker, folder / f"worker{number}", here)).pid)
+        for number in range(1, WORKERS + 1):
             wait_for(r"(Successfully registered with master)", folder / f"worker{number}")
         yield Cluster(url, tuple(pids))
+
+
+def _starting(role: str, number: int) -> list[str]:
+    address = ["--host", f"127.0.0.{number}", "--port", "0", "--webui-port", "0"]
+    return [str(_SPARK_CLASS), f"org.apache.spark.deploy.{role}", *address]

@@ -1,26 +1,27 @@
-"""Queries that are killed again and again must end with exactly the rows of the join.
+"""Queries on a cluster, killed again and again, must end with exactly the rows of the join.
 
-    python -m tests.spark.soak                          all combinations, four queries side by side, 20 kills each time
-    python -m tests.spark.soak ssbj-left --kills 30     one of them
+    python -m tests.spark.soak                             all combinations, four queries side by side, 100 kills each
+    python -m tests.spark.soak ssbj-left --kills 30        one of them
+    python -m tests.spark.soak --kills 50 --seed 7         fewer kills, at other moments
 
-Files -> enrich -> Parquet, one query a combination, some in a program of their own. It is killed with SIGKILL (driver,
-JVM and Python workers at once) at random moments after new batches have begun, and started again from the checkpoints.
-In between single Python workers are killed as well, and R gets new versions. `test_kills.py` runs a few kills of two
-combinations.
+Files -> enrich -> Parquet, one query per combination, four in a program, on a standalone cluster (a master and two
+workers on loopback). While their batches are open, Python workers, executors and the program itself (driver, its JVM
+and the sources' processes at once) are killed with SIGKILL at random moments; a program that was killed is started
+again from the checkpoints. R gets new versions meanwhile. `test_kills.py` runs a few kills of two combinations.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -29,26 +30,31 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
+from tests.spark.cluster import CONF, Cluster, cluster, kill_family, program
 
 import semistream
 from semistream.spark import enrich
-from semistream.spark.records import Records
 from semistream.spark.session import open_session
-from semistream.testing import assert_same_rows, reference_join
+from semistream.testing import as_multiset, reference_join
 from semistream.workloads.relation import master_batches, stream_batches
 
-ROOT = Path(__file__).resolve().parents[2]
 COMBINATIONS = [
-    [f"{algorithm}-{how}" for algorithm in algorithms for how in ("inner", "left")]
-    for algorithms in (("sweepjoin", "opcachejoin"), ("ssbj", "meshjoin"))
+    ["sweepjoin-left", "opcachejoin-inner", "ssbj-left", "meshjoin-inner"],
+    ["sweepjoin-inner", "opcachejoin-left", "ssbj-inner", "meshjoin-left"],
 ]
 #: these carry tuples over from batch to batch
 DELAYS = {"ssbj": "4s", "meshjoin": "4s"}
+KINDS = ("worker", "executor", "driver")
+#: how often each is killed: what comes back quickly, most
+SHARES = (0.76, 0.19, 0.05)
+#: how often one is killed while the queries have not yet recovered from the kill before
+AMID = {"worker": 0.6, "executor": 0.3, "driver": 0.1}
 N_KEYS = 20_000
 COLUMNS = ["k", "m01", "m02", "m03", "m04", "m05"]
 SCHEMA = "k long, seq long, qty int"
 _PATIENCE_SECONDS = 300
 _FAILURES = 3
+_KILLS_A_VERSION = 10
 
 
 @dataclass(frozen=True)
@@ -56,15 +62,15 @@ class Run:
     """Some queries over the same files: where these are, and which joins ("ssbj-left") the queries do."""
 
     folder: str
+    master_url: str
     joins: list[str]
-    files: int
-    rows_a_file: int = 500
+    rows_a_file: int = 300
 
     def path(self, name: str) -> Path:
         return Path(self.folder) / name
 
-    def stream(self) -> pa.Table:
-        return pa.Table.from_batches(stream_batches(self.files * self.rows_a_file, int(N_KEYS * 1.2), 0.9, 3))
+    def stream(self, files: int) -> pa.Table:
+        return pa.Table.from_batches(stream_batches(files * self.rows_a_file, int(N_KEYS * 1.2), 0.9, 3))
 
     def master(self, version: int) -> pa.Table:
         """R; its versions differ in one column, so that a row tells which of them it was made with."""
@@ -73,54 +79,59 @@ class Run:
 
     def prepare(self) -> None:
         self.path("in").mkdir(parents=True)
-        table = self.stream()
-        for i in range(self.files):
-            pq.write_table(table.slice(i * self.rows_a_file, self.rows_a_file), self.path("in") / f"{i:05d}.parquet")
         self.new_version(1)
 
     def new_version(self, version: int) -> None:
         semistream.build_pages(self.master(version), self.path("r"), on="k", page_rows=32, overwrite=version > 1)
 
-    def start(self) -> subprocess.Popen[bytes]:
-        """The query in a process group of its own."""
-        command = [sys.executable, "-m", "tests.spark.soak", "--run", json.dumps(asdict(self))]
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-        with self.path("log").open("ab") as log:
-            return subprocess.Popen(
-                command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-            )
+    def files(self) -> int:
+        return len(list(self.path("in").glob("*.parquet")))
 
-    def batches_begun(self) -> dict[str, int]:
-        """By query."""
-        return {name: _numbered(self.path(name) / "checkpoint" / "offsets") for name in self.joins}
+    def feed(self) -> None:
+        """Another file."""
+        number = self.files()
+        start = number * self.rows_a_file
+        rows = stream_batches(self.rows_a_file, int(N_KEYS * 1.2), 0.9, 3, start=start)
+        pq.write_table(pa.Table.from_batches(rows), self.path("new.parquet"))
+        self.path("new.parquet").rename(self.path("in") / f"{number:05d}.parquet")
 
-    def batches_open(self) -> int:
-        """Batches that were begun and are not committed."""
-        begun = self.batches_begun()
-        return sum(begun[name] > _numbered(self.path(name) / "checkpoint" / "commits") for name in self.joins)
+    def start(self, finish: bool) -> subprocess.Popen[bytes]:
+        """The program that is killed; with `finish` it ends by itself, when all files are done and nobody waits."""
+        told = json.dumps({"run": asdict(self), "finish": finish})
+        return program(["-m", "tests.spark.soak", "--run", told], self.path("log"))
+
+    def begun(self) -> dict[str, int]:
+        """Batches that were begun, by query."""
+        return {name: _newest(self.path(name) / "checkpoint" / "offsets") for name in self.joins}
+
+    def committed(self) -> dict[str, int]:
+        return {name: _newest(self.path(name) / "checkpoint" / "commits") for name in self.joins}
+
+    def open(self) -> list[str]:
+        """Queries with a batch that was begun and is not committed."""
+        committed = self.committed()
+        return [name for name, number in self.begun().items() if number > committed[name]]
 
 
-def _numbered(folder: Path) -> int:
-    return sum(1 for path in folder.glob("*") if path.name.isdigit()) if folder.is_dir() else 0
+def _newest(folder: Path) -> int:
+    """The number of batches in one of Spark's logs, of which it keeps the last hundred."""
+    numbers = [int(path.name) for path in folder.glob("*") if path.name.isdigit()] if folder.is_dir() else []
+    return max(numbers, default=-1) + 1
 
 
-def query(run: Run) -> None:
-    """The program that is killed."""
-    conf = {
-        "spark.driver.memory": "1g",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.local.dir": str(run.path("local")),
-        "spark.log.level": "OFF",
-    }
-    # Eight attempts a task, since its worker may be killed.
-    spark = open_session("soak", "local[2,8]", conf)
+# --------------------------------------------------------------------------------------- the program that is killed
+
+
+def query(run: Run, finish: bool) -> None:
+    # The executors' folders are the workers': see cluster.py.
+    spark = open_session("soak", run.master_url, {**CONF, "spark.local.dir": str(run.path("local"))})
     try:
         queries = []
-        # One after the other, each time in another order: Spark gives the process of a Python source ten seconds to
-        # start, so they must not all start at once, and whoever comes first gets furthest.
+        # Each time in another order, as whoever comes first gets furthest. Spark gives the process of a Python source
+        # ten seconds to start, so they must not all start at once.
         for name in random.sample(run.joins, len(run.joins)):
-            queries.append(_start(spark, run, name))
-            while queries[-1].isActive and not queries[-1].recentProgress:
+            queries.append(_start(spark, run, name, finish))
+            while _algorithm(name) in DELAYS and queries[-1].isActive and not queries[-1].recentProgress:
                 time.sleep(0.1)
         for each in queries:
             each.awaitTermination()
@@ -128,7 +139,11 @@ def query(run: Run) -> None:
         spark.stop()
 
 
-def _start(spark: SparkSession, run: Run, name: str) -> StreamingQuery:
+def _algorithm(name: str) -> str:
+    return name.partition("-")[0]
+
+
+def _start(spark: SparkSession, run: Run, name: str, finish: bool) -> StreamingQuery:
     algorithm, how = name.split("-")
     delay, checkpoint = DELAYS.get(algorithm), run.path(name) / "checkpoint"
     df = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(run.path("in")))
@@ -143,112 +158,218 @@ def _start(spark: SparkSession, run: Run, name: str) -> StreamingQuery:
         checkpoint=checkpoint if delay else None,
     )
     writer = joined.writeStream.format("parquet").option("path", str(run.path(name) / "out"))
-    return writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    writer = writer.option("checkpointLocation", str(checkpoint))
+    return (writer.trigger(availableNow=True) if finish else writer).start()
 
 
-def torment(run: Run, kills: int, seed: int) -> dict[str, int]:
-    """Run the queries to their end through `kills` deaths of their driver; says what was killed.
-
-    `batches` are those that were begun and not committed when their driver died; `failed` counts ends with an error.
-    """
-    dice = random.Random(seed)
-    killed = {"driver": 0, "worker": 0, "batches": 0, "failed": 0}
-    version = 1
-    while True:
-        process = run.start()
-        begun = run.batches_begun()
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while killed["driver"] < kills and process.poll() is None:
-            now = run.batches_begun()
-            if any(now[name] > begun[name] for name in run.joins):
-                time.sleep(dice.random() * 8)
-                if dice.random() < 0.5:
-                    killed["worker"] += _kill_a_worker(process, dice)
-                    time.sleep(dice.random() * 2)
-                _kill(process)
-                killed["driver"] += 1
-                killed["batches"] += run.batches_open()
-                break
-            if time.monotonic() > deadline:
-                _kill(process)
-                raise AssertionError(f"the query stands still; see {run.path('log')}")
-            time.sleep(0.05)
-        if process.wait() == 0:
-            return killed
-        if process.returncode != -signal.SIGKILL:
-            # On an overloaded machine Spark gives up on a Python process that is too slow to start.
-            killed["failed"] += 1
-            if killed["failed"] > _FAILURES:
-                raise AssertionError(f"the program fails by itself: {run.path('log').read_text()[-3000:]}")
-            continue
-        if killed["driver"] % 3 == 0:
-            version += 1
-            run.new_version(version)
+# ------------------------------------------------------------------------------------------------- killing
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Driver, JVM and whatever else the query has started."""
-    family = [process.pid, *(child.pid for child in psutil.Process(process.pid).children(recursive=True))]
-    for pid in family:
+@dataclass
+class Account:
+    """What was killed, in all and while a batch of a query was open; `failed` counts ends with an error."""
+
+    kills: Counter[str] = field(default_factory=Counter)
+    by_query: Counter[tuple[str, str]] = field(default_factory=Counter)
+    failed: int = 0
+    versions: int = 1
+
+
+class Tormentor:
+    """Keeps the queries of a run supplied with files, and kills what they run on."""
+
+    def __init__(self, run: Run, on: Cluster, seed: int) -> None:
+        self.run = run
+        self.cluster = on
+        self.dice = random.Random(seed)
+        self.account = Account()
+        self._fed = run.committed()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def torment(self, kinds: Sequence[str]) -> Account:
+        """Kill one after the other, then let the queries come to their end."""
+        self.run.feed()
         try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-    process.wait()
+            for kind in kinds:
+                self._kill(kind)
+                if self.account.kills.total() % _KILLS_A_VERSION == 0:
+                    self.account.versions += 1
+                    self.run.new_version(self.account.versions)
+                    print(f"{self.account.kills.total()} of {len(kinds)} kills", flush=True)
+            self._end()
+            while not self._finished():
+                self._count_failure()
+        finally:
+            self._end()
+        return self.account
+
+    def _finished(self) -> bool:
+        self._process = self.run.start(finish=True)
+        return self._process.wait(timeout=2 * _PATIENCE_SECONDS) == 0
+
+    def _kill(self, kind: str) -> None:
+        """At a random moment of an open batch: mostly after another one was committed, sometimes amid the recovery."""
+        before = self.run.committed()
+        amid = self.dice.random() < AMID[kind]
+        limit = time.monotonic() + _PATIENCE_SECONDS
+        killed = False
+        while not killed:
+            if time.monotonic() > limit:
+                raise AssertionError(f"the queries stand still; see {self.run.path('log')}")
+            process = self._alive()
+            self._feed()
+            if self.run.open() and (amid or self.run.committed() != before):
+                time.sleep(self.dice.random())
+                killed = self._kill_now(kind, process)
+            time.sleep(0.05)
+
+    def _kill_now(self, kind: str, process: subprocess.Popen[bytes]) -> bool:
+        cut = self.run.open()
+        if kind == "driver":
+            kill_family(process)
+        else:
+            found = self.cluster.executors() if kind == "executor" else self.cluster.python_workers()
+            if not found:
+                return False
+            try:
+                self.dice.choice(found).kill()
+            except psutil.NoSuchProcess:
+                return False
+        self.account.kills[kind] += 1
+        self.account.by_query.update((name, kind) for name in cut)
+        return True
+
+    def _alive(self) -> subprocess.Popen[bytes]:
+        """The program, started again if it has ended."""
+        if self._process is not None and self._process.poll() is not None:
+            # A program that we have killed ended with a signal.
+            if self._process.returncode >= 0:
+                self._count_failure()
+            self._process = None
+        if self._process is None:
+            self._process = self.run.start(finish=False)
+        return self._process
+
+    def _count_failure(self) -> None:
+        """On an overloaded machine Spark gives up on a Python process that is too slow to start."""
+        self.account.failed += 1
+        if self.account.failed > _FAILURES:
+            raise AssertionError(f"the program fails by itself: {self.run.path('log').read_text()[-5000:]}")
+
+    def _feed(self) -> None:
+        """Another file as soon as every query has committed a batch since the last."""
+        now = self.run.committed()
+        if all(now[name] > self._fed[name] for name in now):
+            self.run.feed()
+            self._fed = now
+
+    def _end(self) -> None:
+        if self._process is not None:
+            kill_family(self._process)
+            self._process = None
 
 
-def _kill_a_worker(process: subprocess.Popen[bytes], dice: random.Random) -> int:
-    """One of Spark's Python workers: children of its daemon."""
-    try:
-        daemons = [p for p in psutil.Process(process.pid).children(recursive=True) if "daemon" in " ".join(p.cmdline())]
-        workers = [child for daemon in daemons for child in daemon.children()]
-        if not workers:
-            return 0
-        dice.choice(workers).kill()
-    except psutil.Error:
-        return 0
-    return 1
+def deaths(kills: int, seed: int) -> list[str]:
+    """Kinds of processes to kill, each at least once if there are that many."""
+    dice = random.Random(seed)
+    chosen = [*KINDS, *dice.choices(KINDS, SHARES, k=max(kills - len(KINDS), 0))][:kills]
+    return dice.sample(chosen, len(chosen))
 
 
-def verify(spark: SparkSession, run: Run, name: str) -> int:
-    """The sink of a query holds exactly the join's rows; returns how many."""
-    algorithm, how = name.split("-")
+# ------------------------------------------------------------------------------------------------- comparing
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a sink differs from the join."""
+
+    rows: int
+    lost: int
+    doubled: int
+    wrong: int
+
+    @property
+    def sound(self) -> bool:
+        return not (self.lost or self.doubled or self.wrong)
+
+
+def verify(spark: SparkSession, run: Run, name: str) -> Verdict:
+    """Compare the sink of a query with the join, row by row."""
+    how = name.split("-")[1]
     rows = spark.read.parquet(str(run.path(name) / "out")).toArrow()
-    expected = reference_join(run.stream(), run.master(1), "k", how)
-    assert_same_rows(rows.drop_columns(["version"]), expected.drop_columns(["version"]))
+    got = as_multiset(rows.drop_columns(["version"]))
+    wanted = as_multiset(reference_join(run.stream(run.files()), run.master(1), "k", how).drop_columns(["version"]))
+    wrong = sum(count for row, count in got.items() if row not in wanted)
     # All matches of a stream tuple come from one version of R.
     seen = rows.filter(pa.compute.is_valid(rows["version"])).group_by("seq").aggregate([("version", "count_distinct")])
-    assert seen["version_count_distinct"].to_pylist() == [1] * seen.num_rows
-    if algorithm in DELAYS:
-        assert Records(run.path(name) / "checkpoint" / "semistream" / "r").waiting() == 0
-    return rows.num_rows
+    wrong += sum(versions != 1 for versions in seen["version_count_distinct"].to_pylist())
+    return Verdict(rows.num_rows, (wanted - got).total(), (got - wanted).total() - wrong, wrong)
+
+
+def table(lines: list[list[object]]) -> str:
+    widths = [max(len(str(line[i])) for line in lines) for i in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(str(cell).ljust(width) if i == 0 else str(cell).rjust(width) for i, (cell, width) in row)
+        for row in (list(enumerate(zip(line, widths, strict=True))) for line in lines)
+    )
+
+
+def soak(combinations: list[list[str]], kills: int, seed: int) -> bool:
+    """Whether all queries have ended with the rows of the join; prints the account."""
+    lines: list[list[object]] = [
+        ["combination", *(f"{kind}s" for kind in KINDS), "batches", "rows", "lost", "doubled", "wrong"]
+    ]
+    total: Counter[str] = Counter()
+    failed = versions = 0
+    verdicts = []
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="semistream-soak-") as folder:
+        runs = []
+        with cluster(Path(folder) / "cluster") as on:
+            for number, joins in enumerate(combinations):
+                run = Run(f"{folder}/run{number}", on.url, joins)
+                run.prepare()
+                account = Tormentor(run, on, seed + number).torment(deaths(kills, seed + number))
+                runs.append((run, account))
+                total += account.kills
+                failed += account.failed
+                versions += account.versions
+                print(f"{', '.join(joins)}: {dict(account.kills)}, {time.monotonic() - start:.0f} s", flush=True)
+        spark = open_session("verify", "local[2]", {"spark.driver.memory": "1g", "spark.log.level": "ERROR"})
+        try:
+            for run, account in runs:
+                for name in run.joins:
+                    found = verify(spark, run, name)
+                    verdicts.append(found)
+                    cut = [account.by_query[name, kind] for kind in KINDS]
+                    batches = run.committed()[name]
+                    lines.append([name, *cut, batches, found.rows, found.lost, found.doubled, found.wrong])
+        finally:
+            spark.stop()
+    print("\nkills while a batch of the query was open:\n")
+    print(table(lines))
+    print(
+        f"\n{total.total()} kills ({', '.join(f'{total[kind]} {kind}s' for kind in KINDS)}), {failed} ends with an "
+        f"error, {versions} versions of R, {sum(found.rows for found in verdicts)} rows, "
+        f"{sum(not found.sound for found in verdicts)} queries that differ; {time.monotonic() - start:.0f} s",
+        flush=True,
+    )
+    return all(found.sound for found in verdicts)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("combinations", nargs="*", help="such as ssbj-left")
-    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--kills", type=int, default=100, help="in each program (100)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--run", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.run:
-        query(Run(**json.loads(options.run)))
+        told = json.loads(options.run)
+        query(Run(**told["run"]), told["finish"])
         return
-    for joins in [options.combinations] if options.combinations else COMBINATIONS:
-        with tempfile.TemporaryDirectory(prefix="semistream-soak-") as folder:
-            run = Run(f"{folder}/run", joins, files=options.kills * 4)
-            run.prepare()
-            start = time.monotonic()
-            killed = torment(run, options.kills, options.seed)
-            print(
-                f"{killed['driver']} drivers and {killed['worker']} workers killed, {killed['batches']} batches cut "
-                f"short, {killed['failed']} ends with an error; {time.monotonic() - start:.0f} s",
-                flush=True,
-            )
-            spark = open_session("verify", "local[2]", {"spark.driver.memory": "1g"})
-            for name in run.joins:
-                print(f"{name}: {verify(spark, run, name)} rows, exactly those of the join", flush=True)
-            spark.stop()
+    if not soak([options.combinations] if options.combinations else COMBINATIONS, options.kills, options.seed):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

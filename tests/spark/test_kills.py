@@ -5,14 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from tests.spark.soak import Run, torment, verify
+from tests.spark.cluster import cluster
+from tests.spark.soak import Run, Tormentor, verify
 
 
 def test_kill_9(spark: SparkSession, tmp_path: Path) -> None:
-    run = Run(str(tmp_path / "run"), ["sweepjoin-left", "ssbj-inner"], files=12)
-    run.prepare()
-    killed = torment(run, kills=2, seed=7)
-    assert killed["driver"] == 2
-    assert killed["batches"] > 0
+    deaths = ["worker", "driver", "executor", "worker"]
+    with cluster(tmp_path / "cluster") as on:
+        run = Run(str(tmp_path / "run"), on.url, ["sweepjoin-left", "ssbj-inner"])
+        run.prepare()
+        account = Tormentor(run, on, seed=7).torment(deaths)
+    assert dict(account.kills) == {"worker": 2, "driver": 1, "executor": 1}
     for name in run.joins:
-        assert verify(spark, run, name) > 0
+        verdict = verify(spark, run, name)
+        assert verdict.rows > 0
+        assert verdict.sound, f"{name}: {verdict}"

@@ -202,7 +202,7 @@ def test_own_checkpoint_under_another_spelling(spelling: str, query: Query, stor
 # ------------------------------------------------------------------------------------------ replayed batches
 
 
-@pytest.mark.parametrize("column", ["uuid()", "cast(rand() as string)"])
+@pytest.mark.parametrize("column", ["uuid()", "cast(rand() as string)"], ids=["uuid", "rand"])
 def test_replay_of_a_batch_with_a_random_column(column: str, query: Query, store: Path) -> None:
     """Waiting rows cannot be found in the new input: the replay stops before it gives a row."""
     _waiting(query, store, df=query.reading().withColumn("id", F.expr(column)))
@@ -247,7 +247,7 @@ def test_replay_of_an_unchanged_batch(how: str, query: Query, store: Path) -> No
         ({"algorithm": "ssbj"}, "algorithm"),
         ({"k": 9}, "k="),
     ],
-    ids=lambda value: str(next(iter(value.items()))) if isinstance(value, dict) else "",
+    ids=["how", "on", "select", "suffix", "name", "algorithm", "option"],
 )
 def test_started_again_with_another_call(change: dict[str, Any], named: str, query: Query, store: Path) -> None:
     """Refused with what has changed; the old call then goes on as if nothing had been tried."""

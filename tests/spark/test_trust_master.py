@@ -68,7 +68,9 @@ def _rebuild(table: pa.Table, store: Path) -> str | None:
 # --------------------------------------------------------------------------------- R rebuilt under a running query
 
 
-@pytest.mark.parametrize("told", [PLAIN, {"algorithm": "meshjoin", "memory": "1MB"}, CARRYING], ids=str)
+@pytest.mark.parametrize(
+    "told", [PLAIN, {"algorithm": "meshjoin", "memory": "1MB"}, CARRYING], ids=["index", "scan", "carrying"]
+)
 def test_columns_of_r_in_another_order(told: dict[str, Any], query: Query, store: Path) -> None:
     new = _people("new")
     with _running(query, store, **told) as running:
@@ -79,7 +81,7 @@ def test_columns_of_r_in_another_order(told: dict[str, Any], query: Query, store
     assert_same_rows(query.rows(), pa.concat_tables(expected))
 
 
-@pytest.mark.parametrize("told", [PLAIN, CARRYING], ids=str)
+@pytest.mark.parametrize("told", [PLAIN, CARRYING], ids=["index", "scan", "carrying"])
 @pytest.mark.parametrize("place", [1, 3])
 def test_column_added_to_r(place: int, told: dict[str, Any], query: Query, store: Path) -> None:
     """Nobody sees it until the query is started again."""
