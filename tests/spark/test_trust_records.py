@@ -11,9 +11,6 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.spark.queries import Query, build, outcome, refusal, relation, stream
 
-from semistream.errors import SemiStreamError
-from semistream.operators.snapshot import Snapshot
-from semistream.spark.records import Record, Records
 from semistream.testing import assert_same_rows, reference_join
 
 R = relation()
@@ -138,61 +135,3 @@ def test_any_other_file_beside_the_records(damage: Callable[[Path], None], query
         smallest.write_bytes(sound)
         query.finish(query.carrying(store))
     assert_same_rows(query.rows(), EXPECTED)
-
-
-# ------------------------------------------------------------------------------------------------ every byte
-
-
-def _publish(folder: Path) -> Path:
-    """A small record with all that a record may hold; its file."""
-    tuples = pa.table({"k": [1, 2], "name": ["näme", None], "tags": [["a", "b"], []], "__matched": [True, False]})
-    state = {"k": 7, "step_number": 9, "chunks": [[2, 16]]}
-    Records(folder).publish(Record(3, 1, 2, 1000, 5.0, [[2, 4.0]], Snapshot(state, tuples)))
-    (path,) = (path for path in folder.rglob("*") if path.is_file())
-    return path
-
-
-def _read(folder: Path) -> tuple[object, ...]:
-    record = Records(folder).of(3, 1)
-    assert record is not None
-    tuples = record.snapshot.tuples
-    assert tuples is not None
-    tuples.validate(full=True)
-    told = {name: value for name, value in vars(record).items() if name != "snapshot"}
-    return told, record.snapshot.state, tuples.schema, tuples.to_pylist()
-
-
-@pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
-def test_every_byte_of_a_record_flipped(mask: int, tmp_path: Path) -> None:
-    path = _publish(tmp_path)
-    sound, wanted = path.read_bytes(), _read(tmp_path)
-    wrong = {}
-    for place in range(len(sound)):
-        broken = bytearray(sound)
-        broken[place] ^= mask
-        path.write_bytes(broken)
-        try:
-            if _read(tmp_path) != wanted:
-                wrong[place] = "another record"
-        except SemiStreamError as error:
-            if path.name not in str(error):
-                wrong[place] = f"the file is not named: {error}"
-        except Exception as error:
-            wrong[place] = repr(error)
-    assert not wrong, f"{len(wrong)} of {len(sound)} flipped bytes: {dict(list(wrong.items())[:5])}"
-
-
-def test_every_length_of_a_truncated_record(tmp_path: Path) -> None:
-    path = _publish(tmp_path)
-    sound = path.read_bytes()
-    wrong = {}
-    for length in range(len(sound)):
-        path.write_bytes(sound[:length])
-        try:
-            _read(tmp_path)
-            wrong[length] = "read as though it were whole"
-        except SemiStreamError:
-            continue
-        except Exception as error:
-            wrong[length] = repr(error)
-    assert not wrong, f"{len(wrong)} of {len(sound)} lengths: {dict(list(wrong.items())[:5])}"
