@@ -42,7 +42,7 @@ bench: setup  ## compare the operators with each other, Polars and DuckDB, and e
 	$(BIN)/python benchmarks/operators.py
 	$(BIN)/python benchmarks/spark.py
 
-soak: setup  ## kill Spark queries again and again, and compare what they wrote with the join (ten minutes)
+soak: setup  ## kill Spark queries again and again, and compare what they wrote with the join (15 minutes)
 	$(BIN)/python -m tests.spark.soak
 
 fmt: setup  ## sort imports, fix what can be fixed, format

@@ -50,50 +50,45 @@ def _once(folder: Path, name: str) -> bool:
     return True
 
 
-def executor_dies(folder: Path) -> Task:
-    """The second batch's first task to have taken all its rows takes its executor with it, before anyone is told.
+def _batch() -> int:
+    context = TaskContext.get()
+    assert context is not None
+    return int(context.getLocalProperty("streaming.sql.batchId") or 0)
+
+
+def dying_tasks(folder: Path) -> Task:
+    """A task of batch 1 that has taken all its rows takes its executor with it; one of batch 2 its Python worker.
 
     What the executor has shuffled is lost as well, so the stage before runs again.
     """
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
-        context = TaskContext.get()
-        assert context is not None
-        if context.getLocalProperty("streaming.sql.batchId") == "1" and _once(folder, "executor died"):
+        if _batch() == 1 and _once(folder, "executor died"):
             daemon = psutil.Process(os.getppid())
             os.kill(daemon.ppid(), signal.SIGKILL)
-
-    return task
-
-
-def worker_dies(folder: Path) -> Task:
-    """As above, but only the Python worker."""
-
-    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from batches
-        if _once(folder, "worker died"):
+        if _batch() == 2 and _once(folder, "worker died"):
             os.kill(os.getpid(), signal.SIGKILL)
 
     return task
 
 
-def slow_first_attempt(folder: Path) -> Task:
-    """The first attempt at partition 0 of a batch is slow at its end: Spark starts a second one beside it."""
+def slow_tasks(folder: Path) -> Task:
+    """In two batches the first attempt at partition 0 is slow at its end: Spark starts a second one beside it."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
         context = TaskContext.get()
         assert context is not None
-        if context.partitionId() == 0 and context.attemptNumber() == 0:
-            time.sleep(6)
+        if context.partitionId() == 0 and context.attemptNumber() == 0 and _batch() in (1, 2):
+            time.sleep(8)
         elif context.attemptNumber() > 0:
             _once(folder, "second attempt")
 
     return task
 
 
-MISHAPS = {task.__name__: task for task in (executor_dies, worker_dies, slow_first_attempt)}
+MISHAPS = {task.__name__: task for task in (dying_tasks, slow_tasks)}
 
 
 def main(told: Told) -> None:

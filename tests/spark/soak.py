@@ -53,7 +53,7 @@ N_KEYS = 20_000
 COLUMNS = ["k", "m01", "m02", "m03", "m04", "m05"]
 SCHEMA = "k long, seq long, qty int"
 _PATIENCE_SECONDS = 300
-_FAILURES = 3
+_FAILURES = 5
 _KILLS_A_VERSION = 10
 
 
@@ -253,13 +253,16 @@ class Tormentor:
     def _count_failure(self) -> None:
         """On an overloaded machine Spark gives up on a Python process that is too slow to start."""
         self.account.failed += 1
+        log = self.run.path("log").read_text(errors="replace")
+        print(f"the program has ended by itself: {log.strip()[-500:]}", flush=True)
         if self.account.failed > _FAILURES:
-            raise AssertionError(f"the program fails by itself: {self.run.path('log').read_text()[-5000:]}")
+            raise AssertionError(f"the program fails by itself: {log[-5000:]}")
 
     def _feed(self) -> None:
-        """Another file as soon as every query has committed a batch since the last."""
+        """Two more files as soon as every query has committed a batch since the last ones."""
         now = self.run.committed()
         if all(now[name] > self._fed[name] for name in now):
+            self.run.feed()
             self.run.feed()
             self._fed = now
 
