@@ -56,7 +56,7 @@ def _batch() -> int:
     return int(context.getLocalProperty("streaming.sql.batchId") or 0)
 
 
-def dying_tasks(folder: Path) -> Task:
+def dying_tasks(folder: Path, query: str) -> Task:
     """A task of batch 1 that has taken all its rows takes its executor with it; one of batch 2 its Python worker.
 
     What the executor has shuffled is lost as well, so the stage before runs again.
@@ -64,16 +64,16 @@ def dying_tasks(folder: Path) -> Task:
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
-        if _batch() == 1 and _once(folder, "executor died"):
+        if _batch() == 1 and _once(folder, f"{query}: executor died"):
             daemon = psutil.Process(os.getppid())
             os.kill(daemon.ppid(), signal.SIGKILL)
-        if _batch() == 2 and _once(folder, "worker died"):
+        if _batch() == 2 and _once(folder, f"{query}: worker died"):
             os.kill(os.getpid(), signal.SIGKILL)
 
     return task
 
 
-def slow_tasks(folder: Path) -> Task:
+def slow_tasks(folder: Path, query: str) -> Task:
     """In two batches the first attempt at partition 0 is slow at its end: Spark starts a second one beside it."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -83,7 +83,7 @@ def slow_tasks(folder: Path) -> Task:
         if context.partitionId() == 0 and context.attemptNumber() == 0 and _batch() in (1, 2):
             time.sleep(8)
         elif context.attemptNumber() > 0:
-            _once(folder, "second attempt")
+            _once(folder, f"{query}: second attempt")
 
     return task
 
@@ -103,7 +103,7 @@ def main(told: Told) -> None:
                 arguments = {**arguments, "checkpoint": checkpoint}
             df = enrich(df, told.path("r"), on="k", **arguments)
             if told.mishap is not None:
-                df = df.mapInArrow(MISHAPS[told.mishap](told.path("marks")), df.schema)
+                df = df.mapInArrow(MISHAPS[told.mishap](told.path("marks"), name), df.schema)
             writer = df.writeStream.format("parquet").option("path", str(told.path(f"{name}-out")))
             writer = writer.option("checkpointLocation", str(checkpoint))
             queries.append(writer.trigger(availableNow=True).start())

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -27,6 +27,8 @@ MEMORY = "1MB"
 FILE_ROWS = 400
 #: far more than any of these queries takes; one that turns for ever must not hold up the tests
 _PATIENCE_SECONDS = 60
+_STARTS = 5
+_TOO_SLOW = "Timed out while waiting for the Python worker to connect back"
 _OURS = re.compile(r"\bsemistream(?:\.\w+)*\.\w+Error: (.+)")
 
 
@@ -92,11 +94,25 @@ class Query:
         self._run(df, checkpoint, availableNow=True)
 
     def _run(self, df: DataFrame, checkpoint: Path | None, **trigger: Any) -> None:
-        query = self.start(df, checkpoint, **trigger)
-        try:
-            assert query.awaitTermination(_PATIENCE_SECONDS), f"no end to it: {self.count()} rows are written"
-        finally:
-            query.stop()
+        def run() -> None:
+            query = self.start(df, checkpoint, **trigger)
+            try:
+                assert query.awaitTermination(_PATIENCE_SECONDS), f"no end to it: {self.count()} rows are written"
+            finally:
+                query.stop()
+
+        _patiently(run)
+
+    def begin(self, df: DataFrame) -> StreamingQuery:
+        """Start it for good; the files that are there are done."""
+        started: list[StreamingQuery] = []
+
+        def run() -> None:
+            started.append(self.start(df))
+            started[-1].processAllAvailable()
+
+        _patiently(run)
+        return started[-1]
 
     def rows(self) -> pa.Table:
         """What the sink holds for good; files of batches that failed are not in its log."""
@@ -117,6 +133,16 @@ class Query:
         """All files in which the checkpoint keeps what waits, the largest (records with tuples) first."""
         found = [path for path in (self.checkpoint / "semistream").rglob("*") if path.is_file()]
         return sorted(found, key=lambda path: (-path.stat().st_size, path))
+
+
+def _patiently(run: Callable[[], None]) -> None:
+    """Spark gives the process of a Python source ten seconds to start, which a busy machine may not have."""
+    for attempt in range(_STARTS):
+        try:
+            return run()
+        except StreamingQueryException as error:
+            if _TOO_SLOW not in str(error) or attempt == _STARTS - 1:
+                raise
 
 
 def refusal(action: Callable[[], object], query: Query | None = None) -> str:

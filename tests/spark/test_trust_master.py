@@ -50,9 +50,8 @@ def _running(query: Query, store: Path, **told: Any) -> Iterator[StreamingQuery]
     query.feed(FILES[0])
     if "max_delay" in told:
         told["checkpoint"] = query.checkpoint
-    started = query.start(enrich(query.reading(), store, on="k", **told))
+    started = query.begin(enrich(query.reading(), store, on="k", **told))
     try:
-        started.processAllAvailable()
         yield started
     finally:
         started.stop()
