@@ -241,8 +241,8 @@ def test_two_running_queries_with_different_columns(query: Query, store: Path, s
 
 
 def test_other_options_of_the_algorithm_are_honoured(spark: SparkSession, store: Path) -> None:
-    """A pass over R takes k reads; the first call's k is not the second's."""
-    df = spark.createDataFrame(S).repartition(1)
+    """A pass over R takes k reads; the first call's k is not the second's, though all worker processes have met it."""
+    df = spark.createDataFrame(S).repartition(4)
     reads = {}
     for k in (2, 20):
         rows = enrich(df, store, on="k", memory="4MB", algorithm="meshjoin", name=f"with k={k}", k=k).toArrow()
