@@ -1,4 +1,4 @@
-"""The program that `test_cluster.py` runs on a cluster: `python -m tests.spark.on_cluster '{"master_url": ...}'`.
+"""A program that tests run on a cluster: `python -m tests.spark.on_cluster '{"master_url": ...}'`.
 
 Files -> enrich -> something that goes wrong in a task, once -> Parquet.
 """
@@ -11,14 +11,15 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pyarrow as pa
 from pyspark import TaskContext
-from tests.spark.cluster import CONF
+from pyspark.sql import SparkSession
+from tests.spark.cluster import CONF, kill_family, program
 
 from semistream.spark import enrich
 from semistream.spark.session import open_session
@@ -39,6 +40,49 @@ class Told:
 
     def path(self, name: str) -> Path:
         return Path(self.folder) / name
+
+
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.minTaskRuntime": "100ms",
+}
+
+
+class Program:
+    """Queries that run on the cluster until their files are done."""
+
+    def __init__(self, told: Told) -> None:
+        self.told = told
+        self.log = told.path("log")
+        self.process = program(["-m", "tests.spark.on_cluster", json.dumps(asdict(told))], self.log)
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        kill_family(self.process)
+
+    def committed(self, batch: int) -> bool:
+        """Whether all queries have committed a batch."""
+        commits = [self.told.path(f"{name}-checkpoint") / "commits" / str(batch) for name in self.told.queries]
+        return all(path.exists() for path in commits)
+
+    def wait_for_batch(self, batch: int) -> None:
+        limit = time.monotonic() + 180
+        while not self.committed(batch):
+            assert self.process.poll() is None, self.log.read_text()[-3000:]
+            assert time.monotonic() < limit, self.log.read_text()[-3000:]
+            time.sleep(0.05)
+
+    def finish(self) -> None:
+        assert self.process.wait(timeout=300) == 0, self.log.read_text()[-3000:]
+
+    def results(self, spark: SparkSession) -> dict[str, pa.Table]:
+        """What the queries have written, by name."""
+        return {name: spark.read.parquet(str(self.told.path(f"{name}-out"))).toArrow() for name in self.told.queries}
 
 
 def _once(folder: Path, name: str) -> bool:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.cluster import Cluster, cluster, kill_family, program
-from tests.spark.on_cluster import Told, dying_tasks, slow_tasks
+from tests.spark.cluster import Cluster, cluster
+from tests.spark.on_cluster import SPECULATION, Program, Told, dying_tasks, slow_tasks
 
 import semistream
 from semistream.testing import assert_same_rows, reference_join
@@ -26,13 +23,6 @@ FILES = 12
 PLAIN: dict[str, Any] = {"memory": "4MB"}
 BY_KEY: dict[str, Any] = {"memory": "4MB", "shuffle": "key"}
 CARRYING: dict[str, Any] = {"memory": "2MB", "algorithm": "ssbj", "max_delay": "2s"}
-SPECULATION = {
-    "spark.speculation": "true",
-    "spark.speculation.interval": "100ms",
-    "spark.speculation.multiplier": "1.1",
-    "spark.speculation.quantile": "0.5",
-    "spark.speculation.minTaskRuntime": "100ms",
-}
 
 
 @pytest.fixture(scope="module")
@@ -62,40 +52,6 @@ def folder(relation: pa.Table, stream: pa.Table, tmp_path: Path) -> Path:
     return tmp_path
 
 
-class Program:
-    """Queries that run on the cluster until their files are done."""
-
-    def __init__(self, told: Told) -> None:
-        self.told = told
-        self.log = told.path("log")
-        self.process = program(["-m", "tests.spark.on_cluster", json.dumps(asdict(told))], self.log)
-
-    def __enter__(self) -> Program:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        kill_family(self.process)
-
-    def committed(self, batch: int) -> bool:
-        """Whether all queries have committed a batch."""
-        commits = [self.told.path(f"{name}-checkpoint") / "commits" / str(batch) for name in self.told.queries]
-        return all(path.exists() for path in commits)
-
-    def wait_for_batch(self, batch: int) -> None:
-        limit = time.monotonic() + 180
-        while not self.committed(batch):
-            assert self.process.poll() is None, self.log.read_text()[-3000:]
-            assert time.monotonic() < limit, self.log.read_text()[-3000:]
-            time.sleep(0.05)
-
-    def finish(self) -> None:
-        assert self.process.wait(timeout=300) == 0, self.log.read_text()[-3000:]
-
-    def assert_exact(self, spark: SparkSession, expected: pa.Table) -> None:
-        for name in self.told.queries:
-            assert_same_rows(spark.read.parquet(str(self.told.path(f"{name}-out"))).toArrow(), expected)
-
-
 def test_executor_killed_mid_run(
     on: Cluster, spark: SparkSession, folder: Path, relation: pa.Table, stream: pa.Table
 ) -> None:
@@ -107,7 +63,8 @@ def test_executor_killed_mid_run(
         executors[0].send_signal(signal.SIGKILL)
         assert not running.committed(FILES // 2 - 1), "the queries were over before an executor could be killed"
         running.finish()
-        running.assert_exact(spark, reference_join(stream, relation, "k", "left"))
+        for rows in running.results(spark).values():
+            assert_same_rows(rows, reference_join(stream, relation, "k", "left"))
 
 
 @pytest.mark.parametrize(
@@ -131,4 +88,5 @@ def test_tasks_that_run_again(
         running.finish()
         happened = sorted(path.name for path in (folder / "marks").iterdir())
         assert happened == sorted(f"{query}: {mark}" for query in queries for mark in marks)
-        running.assert_exact(spark, reference_join(stream, relation, "k", "left"))
+        for rows in running.results(spark).values():
+            assert_same_rows(rows, reference_join(stream, relation, "k", "left"))
