@@ -73,6 +73,7 @@ class TaskMetrics:
     values: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     _before: dict[str, float] = field(default_factory=dict)
+    _failures_before: int = 0
 
     @staticmethod
     def begin(dimension: Dimension, task: TaskInfo) -> TaskMetrics:
@@ -85,6 +86,7 @@ class TaskMetrics:
     def mark(self, held: OpenJoin) -> None:
         """Counts of a join run on between tasks: remember where this one began."""
         self._before = held.join.stats.as_dict()
+        self._failures_before = 0 if held.generations is None else held.generations.failures
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -115,6 +117,9 @@ class TaskMetrics:
         self.values["cache_bytes"] = memory.now.get("cache", 0) + (0 if current is None else current.file_bytes)
         self.values["peak_bytes"] = memory.peak_bytes
         self.values["generation"] = 0 if current is None else current.number
+        if generations is not None:
+            self.cache_failures = generations.failures - self._failures_before
+            self.last_cache_failure = generations.last_failure or ""
         self.values["master_version"] = held.version or 0
         return self
 

@@ -149,9 +149,9 @@ class OpenJoin:
         with generations.building() as mine:
             if not mine:
                 return
-            if generations.current is None and resident_bytes(self.join) <= generations.limit_bytes - (1 << 16):
-                generations.load(resident_keys(self.join), lambda cache: fill(self.join, cache))
-            else:
+            room = resident_bytes(self.join) + (1 << 16)
+            whole = generations.current is None and room <= generations.limit_bytes
+            if not whole or not generations.load(resident_keys(self.join), lambda cache: fill(self.join, cache), room):
                 generations.merge(private)
 
     def close(self) -> None:
