@@ -18,7 +18,7 @@ unexport PYTHONPATH PYTHONHOME
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup demo test lint bench soak fmt lock clean
+.PHONY: help setup demo test lint bench soak faults fmt lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -44,6 +44,9 @@ bench: setup  ## compare the operators with each other, Polars and DuckDB, and e
 
 soak: setup  ## kill Spark queries again and again, and compare what they wrote with the join (15 minutes)
 	$(BIN)/python -m tests.spark.soak
+
+faults: setup  ## kill or fail every call that changes a file, flip every byte, and compare (minutes)
+	$(BIN)/python -m tests.faults
 
 fmt: setup  ## sort imports, fix what can be fixed, format
 	$(BIN)/ruff check --fix .

@@ -1,11 +1,13 @@
 """Run every fault of every scenario, print what became of them, and end with status 1 if anything was wrong.
 
-python -m tests.faults                  all, minutes
-python -m tests.faults pin gc           those with one of these words in their name
+python -m tests.faults                            all, minutes
+python -m tests.faults pin gc                     those with one of these words in their name
+python -m tests.faults --points 9 --bytes 97      every 9th call and every 97th byte only
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import pkgutil
 import sys
@@ -41,12 +43,18 @@ def _counts(r: Result) -> tuple[int, ...]:
     return r.points, r.kills, r.errors, r.flips, v.lost, v.doubled, v.wrong, len(r.failures)
 
 
-def main(words: list[str]) -> int:
-    scenarios = [s for s in all_scenarios() if not words or any(word in s.name for word in words)]
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults")
+    parser.add_argument("words", nargs="*", help="run the scenarios with one of these in their name")
+    parser.add_argument("--points", type=int, default=1, metavar="N", help="strike every Nth call")
+    parser.add_argument("--bytes", type=int, default=1, metavar="N", help="flip every Nth byte")
+    given = parser.parse_args()
     results = []
-    for scenario in scenarios:
+    for scenario in all_scenarios():
+        if given.words and not any(word in scenario.name for word in given.words):
+            continue
         print(f"{scenario.name} ...", file=sys.stderr, flush=True)
-        results.append(run_scenario(scenario))
+        results.append(run_scenario(scenario, given.points, given.bytes))
         for failure in results[-1].failures[:_SHOWN_FAILURES]:
             print(failure, file=sys.stderr, flush=True)
     show(results)
@@ -54,4 +62,4 @@ def main(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

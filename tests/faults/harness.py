@@ -17,8 +17,9 @@ import shutil
 import signal
 import tempfile
 import traceback
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,8 +90,8 @@ class Result:
         return not self.verdict and not self.failures
 
 
-def run_scenario(scenario: Scenario, points: Sequence[int] | None = None, every_byte: int = 1) -> Result:
-    """All faults of a scenario, or those at some points (counted from 1) and in every so many bytes."""
+def run_scenario(scenario: Scenario, every_point: int = 1, every_byte: int = 1) -> Result:
+    """All faults of a scenario, or those at every so many calls, the last one included, and in every so many bytes."""
     result = Result(scenario.name)
     with tempfile.TemporaryDirectory(prefix="faults-", dir=_quick_folder()) as place:
         before, folder = Path(place) / "before", Path(place) / "now"
@@ -98,7 +99,7 @@ def run_scenario(scenario: Scenario, points: Sequence[int] | None = None, every_
         scenario.prepare(before)
         calls = _count(scenario, before, folder, result)
         result.points = len(calls)
-        for at in range(1, len(calls) + 1) if points is None else points:
+        for at in range(len(calls), 0, -every_point):
             for fault in faults_for(calls[at - 1]):
                 _strike(scenario, before, folder, Watch(folder, at, fault), fault, f"{calls[at - 1]} {at}", result)
         if scenario.read is not None:
@@ -213,7 +214,10 @@ def _in_a_process(run: Callable[[], Any]) -> tuple[bool, Any]:
 def _answers(run: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     """What a function yields in a process of its own; last the number of the signal, negative, if one ended it."""
     reading, writing = os.pipe()
-    child = os.fork()
+    with warnings.catch_warnings():
+        # Newer Pythons warn of threads: numba and pyarrow have some, which the child does not need.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
     if child == 0:
         os.close(reading)
         status = 1
