@@ -187,7 +187,9 @@ def collect(
         else:
             with scratch_folder(path) as scratch:
                 removed.versions = [*drop_unused(path, keep, scratch), *drop_orphans(path, scratch)]
-        removed.kept += [f"version {n}: it is open" for n in unused if n not in removed.versions]
+        for number in (n for n in unused if n not in removed.versions):
+            is_open = is_leased(path / version_name(number))
+            removed.kept.append(f"version {number}: it {'is open' if is_open else 'cannot be removed'}")
     return removed
 
 
