@@ -170,6 +170,14 @@ def test_store_is_built_once_said_so_and_replaced_when_the_data_changes(invoke: 
     assert_same_rows(table, reference_join(STREAM, other, "k"))
 
 
+def test_a_store_that_another_release_built_is_built_again(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as older:
+        older.setattr("semistream.cli.master.FORMAT_VERSION", 0)
+        joined(invoke, out="out/1.parquet")
+    assert "building the page store" in joined(invoke, out="out/2.parquet")[2]
+    assert len(list(Path("cache").iterdir())) == 1
+
+
 def test_scan_operator_reads_parquet_in_place(invoke: Invoke) -> None:
     assert joined(invoke, "--algorithm", "ssbj")[2] == ""
     assert not Path("cache").exists()

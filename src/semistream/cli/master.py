@@ -22,7 +22,7 @@ from rich.console import Console
 from semistream.columns.keys import check_key_types
 from semistream.master.base import require_columns
 from semistream.master.build import build_pages
-from semistream.master.format import CURRENT, is_store
+from semistream.master.format import CURRENT, FORMAT_VERSION, is_store
 from semistream.master.parquet import ParquetFiles
 from semistream.operators.registry import OPERATORS
 
@@ -57,7 +57,7 @@ def prepare_master(
     )
     by_frequency = OPERATORS[algorithm].wants_frequency_order
     origin: list[object] = [str(master.resolve()), list(keys.values())]
-    state: list[object] = _state(master)
+    state: list[object] = [FORMAT_VERSION, *_state(master)]
     if by_frequency:
         origin.append(list(keys))
         state += _state(stream)
