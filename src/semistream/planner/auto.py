@@ -86,7 +86,7 @@ class AutoJoin(JoinLife):
         self._sample: StreamSample | None = None
         #: opened without having seen the stream
         self._provisional = True
-        self._restored = False
+        self._is_restored = False
         self._batch = 0
         self._batches = 0
         #: batches after which the caller drained
@@ -448,7 +448,7 @@ class AutoJoin(JoinLife):
         with self._when_idle():
             if snapshot.tuples is None:
                 return
-            if self._restored or self.stats.tuples_in:
+            if self._is_restored or self.stats.tuples_in:
                 raise SemiStreamError("restore one snapshot into a fresh join, before its first push")
             schema = snapshot.stream_schema
             if self._join is None:
@@ -463,7 +463,7 @@ class AutoJoin(JoinLife):
                 )
             as_then = replace(priced, setting=replace(priced.setting, options=options))
             self._open(replace(self._plan, candidates=(as_then, *self._plan.candidates)), schema)
-            self._restored = True
+            self._is_restored = True
             self._operator().restore(snapshot)
             self._provisional = False
 

@@ -10,7 +10,7 @@ from semistream.operators.base import SemiStreamJoin
 from semistream.operators.registry import OPERATORS
 from semistream.spec import JoinSpec
 
-#: an operator names what it lacks, but buffers take their part of what it is given then: it gets a little more
+#: an operator names what it lacks, but its buffers take a part of what it is given: it gets a little more each time
 _STEPS, _MORE = 64, 50
 
 
