@@ -75,7 +75,7 @@ def test_a_batch_that_allows_nulls_and_has_none(algorithm: str) -> None:
     )
     with open_join(algorithm, master=MASTER, on="key", how="left") as join:
         rows = [row for each in (first, second) for row in join.push(each)]
-        with pytest.raises(SchemaError, match=r"column 'text' of this batch has 1 nulls.*began with a schema.*none"):
+        with pytest.raises(SchemaError, match=r"column 'text' of this batch has nulls.*began with a schema.*none"):
             join.push(third)
         rows += join.drain()
         found = pa.Table.from_batches(rows, join.output_schema)
@@ -87,8 +87,8 @@ def test_a_schema_that_lies(algorithm: str) -> None:
     """Packed rows keep no null where the schema has none: they would bring back some value instead."""
     schema = pa.schema([pa.field("key", pa.int64(), nullable=False), pa.field("n", pa.int64(), nullable=False)])
     lie = pa.RecordBatch.from_arrays([pa.array([1, 2]), pa.array([None, 5])], schema=schema)
-    with open_join(algorithm, master=MASTER, on="key") as join, pytest.raises(SchemaError, match=r"'n'.*1 nulls"):
-        join.push(lie)
+    with open_join(algorithm, master=MASTER, on="key") as join, pytest.raises(SchemaError, match=r"'n'.*has nulls"):
+        list(join.push(lie))
 
 
 SHAPE = StreamShape(pa.schema([("a", pa.int64()), ("b", pa.string()), pa.field("c", STRICT_NESTED)]))

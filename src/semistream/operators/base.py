@@ -208,7 +208,8 @@ class SemiStreamJoin(JoinOutput, JoinLife):
 
     def start(self, schema: pa.Schema) -> None:
         """Fix the stream's schema and build the tables; called by the first `push` if not before."""
-        with self._when_idle():
+        with self._turn:
+            self._require_idle()
             if self._schema is not None:
                 raise SemiStreamError(f"this {self.name} join knows its stream's schema; open a new one for another")
             self._prepare(schema)
@@ -298,7 +299,8 @@ class SemiStreamJoin(JoinOutput, JoinLife):
 
     def push(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Join a batch; tuples that must wait for the disk come out of a later call."""
-        with self._when_idle():
+        with self._turn:
+            self._require_idle()
             required_batch(batch)
             check_batch(batch, "this batch of the stream")
             if self._schema is None:
@@ -307,7 +309,8 @@ class SemiStreamJoin(JoinOutput, JoinLife):
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Finish every waiting tuple."""
-        with self._when_idle():
+        with self._turn:
+            self._require_idle()
             return self._take_on("drain", self._drain() if self._schema is not None else iter(()))
 
     def _made(self, batch: pa.RecordBatch | None, seconds: float) -> None:
@@ -393,7 +396,8 @@ class SemiStreamJoin(JoinOutput, JoinLife):
 
     def snapshot(self) -> Snapshot:
         """What a restart needs: waiting tuples and where they are on their way. The cache is soft state."""
-        with self._when_idle():
+        with self._turn:
+            self._require_idle()
             state: dict[str, Any] = {"algorithm": self.name, "master_version": self.master.version}
             if self._schema is None:
                 return Snapshot(state, None)
@@ -401,7 +405,8 @@ class SemiStreamJoin(JoinOutput, JoinLife):
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go on where a snapshot was taken; to be called before the first push."""
-        with self._when_idle():
+        with self._turn:
+            self._require_idle()
             if self._is_restored or self.stats.tuples_in:
                 raise SemiStreamError("restore one snapshot into a fresh join, before its first push")
             state = snapshot.state

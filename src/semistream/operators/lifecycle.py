@@ -13,7 +13,6 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
 from types import TracebackType
 from typing import ClassVar, Self
 
@@ -107,20 +106,17 @@ class JoinLife(ABC):
                 f"this {self.name} join failed before ({self._failed}); open a new one and restore its last snapshot"
             )
 
-    @contextmanager
-    def _when_idle(self) -> Iterator[None]:
-        """Around whatever is asked of a join: nothing else may be under way, and nobody closes it meanwhile."""
-        with self._turn:
-            self._require_alive()
-            if self._unfinished is not None:
-                raise SemiStreamError(
-                    f"the rows of the last {self._unfinished.what} were not consumed: iterate over what it gave to the "
-                    "end first; join.resume() gives what is left of it, nothing is lost"
-                )
-            yield
+    def _require_idle(self) -> None:
+        """Asked by whoever has the turn, before anything is begun."""
+        self._require_alive()
+        if self._unfinished is not None:
+            raise SemiStreamError(
+                f"the rows of the last {self._unfinished.what} were not consumed: iterate over what it gave to the "
+                "end first; join.resume() gives what is left of it, nothing is lost"
+            )
 
     def _take_on(self, what: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Begin work on an idle join (`_when_idle`)."""
+        """Begin work on an idle join."""
         self._unfinished = Outputs(self, what, batches)
         return self._unfinished
 

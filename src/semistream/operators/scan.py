@@ -107,7 +107,8 @@ class ScanJoin(SemiStreamJoin):
 
     def advance(self, steps: int) -> Iterator[pa.RecordBatch]:
         """So many turns of the main loop, or fewer if nobody waits any more."""
-        with self._when_idle():
+        with self._turn:
+            self._require_idle()
             return self._take_on("advance", self._advance(steps))
 
     def _advance(self, steps: int) -> Iterator[pa.RecordBatch]:

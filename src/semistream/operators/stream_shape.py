@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from semistream.errors import ConfigError, SchemaError
@@ -39,20 +41,17 @@ class StreamShape:
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
-        self._without_nulls = [at for at, column in enumerate(schema) if not column.nullable]
+        self._without_nulls = np.array([at for at, column in enumerate(schema) if not column.nullable], dtype=np.intp)
 
     def fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch under the stream's schema; refused if it cannot be."""
-        if not batch.schema.equals(self.schema):
-            batch = self._relabelled(batch)
-        for at in self._without_nulls:
-            nulls = batch.column(at).null_count
-            if nulls:
-                raise SchemaError(
-                    f"column {self.schema.field(at).name!r} of this batch has {nulls} nulls, but the stream began with "
-                    "a schema that allows none in it: begin with one that does (stream_schema), or fill the nulls"
-                )
-        return batch
+        return batch if batch.schema.equals(self.schema) else self._relabelled(batch)
+
+    def _has_nulls(self, at: int) -> SchemaError:
+        return SchemaError(
+            f"column {self.schema.field(at).name!r} of this batch has nulls, but the stream began with a schema that "
+            "allows none in it: begin with one that does (stream_schema), or fill the nulls"
+        )
 
     def _relabelled(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if batch.schema.names != self.schema.names:
@@ -64,6 +63,9 @@ class StreamShape:
                     raise SchemaError(self._misfit(_types_differ(own, wanted)))
                 array = array.cast(wanted.type)
             arrays.append(array)
+        for at in self._without_nulls.tolist():
+            if arrays[at].null_count:
+                raise self._has_nulls(at)
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     @staticmethod

@@ -108,7 +108,8 @@ class AutoJoin(JoinLife):
 
     def push(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Join a batch; tuples that must wait for the disk come out of a later call."""
-        with self._when_idle():
+        with self._turn:
+            self._require_idle()
             required_batch(batch)
             check_batch(batch, "this batch of the stream")
             if self._join is None:
@@ -127,7 +128,8 @@ class AutoJoin(JoinLife):
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Finish every waiting tuple. Who does so after every batch gets a plan for micro-batches."""
-        with self._when_idle():
+        with self._turn:
+            self._require_idle()
             return self._take_on("drain", self._drain())
 
     def _drain(self) -> Iterator[pa.RecordBatch]:
@@ -137,7 +139,8 @@ class AutoJoin(JoinLife):
 
     def start(self, schema: pa.Schema) -> None:
         """Fix the stream's schema; the operator may still change when the first batch is seen."""
-        with self._when_idle():
+        with self._turn:
+            self._require_idle()
             if self._join is not None:
                 raise SemiStreamError("this join has its stream's schema already; open a new one for another")
             try:
@@ -437,7 +440,8 @@ class AutoJoin(JoinLife):
 
     def snapshot(self) -> Snapshot:
         """What a restart needs, the chosen operator among it."""
-        with self._when_idle():
+        with self._turn:
+            self._require_idle()
             if self._join is None or self._chosen is None:
                 return Snapshot({"algorithm": AUTO, "master_version": self.master.version}, None)
             taken = self._join.snapshot()
@@ -445,7 +449,8 @@ class AutoJoin(JoinLife):
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go on where a snapshot was taken, with the operator it was taken from."""
-        with self._when_idle():
+        with self._turn:
+            self._require_idle()
             if snapshot.tuples is None:
                 return
             if self._is_restored or self.stats.tuples_in:
