@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semistream.columns.border import check_batch
 from semistream.columns.keys import KeyCoder
 from semistream.errors import ChecksumError, ConfigError, SchemaError, StoreError
 from semistream.kernels.pages import (
@@ -218,6 +219,17 @@ def weights_of(column: pa.Array, name: str) -> Floats:
     return weights
 
 
+def _codes_of(keys: pa.Table, coder: KeyCoder) -> tuple[Int64s, npt.NDArray[np.bool_]]:
+    """Codes of all rows, batch by batch: dictionaries of two batches may not fit one."""
+    codes, valid = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.bool_)]
+    for batch in keys.to_batches():
+        check_batch(batch, "the table of frequencies")
+        some, usable = coder.codes(batch.columns)
+        codes.append(some)
+        valid.append(np.ones(len(some), dtype=np.bool_) if usable is None else usable)
+    return np.concatenate(codes), np.concatenate(valid)
+
+
 def given_frequencies(
     frequency: Frequencies | None, on: tuple[str, ...], coder: KeyCoder
 ) -> tuple[Int64s, Floats] | None:
@@ -232,11 +244,9 @@ def given_frequencies(
     if isinstance(keys, pa.Table | pa.RecordBatch):
         require_columns(keys.schema, on, "the table of frequencies")
         table = keys if isinstance(keys, pa.Table) else pa.Table.from_batches([keys])
-        codes, valid = coder.codes([pa.concat_arrays(table[name].chunks) for name in on])
-    elif isinstance(keys, pa.ChunkedArray):
-        codes, valid = coder.codes([pa.concat_arrays(keys.chunks)])
-    elif isinstance(keys, pa.Array):
-        codes, valid = coder.codes([keys])
+        codes, valid = _codes_of(table.select(list(on)), coder)
+    elif isinstance(keys, pa.ChunkedArray | pa.Array):
+        codes, valid = _codes_of(pa.table({on[0]: keys}), coder)
     else:
         codes = np.asarray(keys, dtype=np.int64)
     if len(codes) != len(weights):
