@@ -57,8 +57,7 @@ def test_long_strings_leave_in_small_batches(operator: str, long: str) -> None:
     for batch in outputs(operator, stream, master, peak):
         largest = max(largest, batch.nbytes)
         seen += zip(*(column.to_pylist() for column in batch.columns), strict=True)
-    assert largest <= BUDGET // 4 + 2 * LONG
-    assert peak[1] == largest
+    assert largest <= peak[1] <= BUDGET // 4 + 2 * LONG
     # A piece that comes in, both sides of one that goes out, a copy of it, and what a thread has finished meanwhile.
     assert peak[0] <= BUDGET
     found = dict(zip(master["k"].to_pylist(), master["m"].to_pylist(), strict=True))

@@ -132,7 +132,7 @@ class JoinOutput(ABC):
         yield self._noted(pa.RecordBatch.from_arrays(columns, schema=self.output_schema))
 
     def _noted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        self.budget.note_piece(batch.nbytes)
+        self.budget.note_piece(batch.get_total_buffer_size())
         return batch
 
     def _with_nulls(self, arrays: list[pa.Array]) -> Iterator[pa.RecordBatch]:

@@ -168,7 +168,7 @@ class PCacheJoin(CacheJoin):
                 except StopIteration as stop:
                     missed = int(stop.value)
                     break
-        self._row_bytes = sum(batch.nbytes for batch in outputs) / chunk.n_rows
+        self._row_bytes = sum(batch.get_total_buffer_size() for batch in outputs) / chunk.n_rows
         yield from outputs
         yield from self._collect_ready()
         if missed:
@@ -324,7 +324,7 @@ class PCacheJoin(CacheJoin):
 
     def _is_ready_full(self) -> bool:
         """Whether finished batches must be fetched before there may be more, by number or by bytes."""
-        full = sum(batch.nbytes for batch in self._ready) > 2 * self.piece_bytes
+        full = sum(batch.get_total_buffer_size() for batch in self._ready) > 2 * self.piece_bytes
         return full or len(self._ready) >= _READY_BATCHES
 
     def _deliver(self, batch: pa.RecordBatch) -> bool:
