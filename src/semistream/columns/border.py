@@ -29,6 +29,12 @@ _OFFSETS = {
 def check_batch(batch: pa.RecordBatch, owner: str) -> None:
     """Refuses a batch that would lead a kernel out of its buffers; `owner` is whose batch it is, for the message."""
     check_arrays(names_of(batch.schema, owner), batch.columns, owner)
+    for column, array in zip(batch.schema, batch.columns, strict=True):
+        if array.null_count and not column.nullable:
+            raise SchemaError(
+                f"column {column.name!r} of {owner} is declared as not null and holds {array.null_count} nulls: "
+                "declare it nullable, or leave these rows out"
+            )
 
 
 def check_arrays(names: Sequence[str], arrays: Sequence[pa.Array], owner: str) -> None:
