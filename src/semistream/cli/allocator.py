@@ -12,10 +12,9 @@ import ctypes
 import os
 
 POOL_VARIABLE = "ARROW_DEFAULT_MEMORY_POOL"
-
-
-#: glibc's name for the number of arenas, and how many; the Arrow kernels and the sort use few threads.
-_M_ARENA_MAX, _ARENAS = -8, 2
+#: glibc's numbers for arenas, and for how large a block is mapped by itself and how much free memory stays. Left alone,
+#: the last two grow with what is freed, and buffers of a megabyte then leave holes in the heap.
+_SETTINGS = {-8: 2, -3: 512 << 10, -1: 8 << 20}
 
 
 def use_system_allocator() -> None:
@@ -36,4 +35,6 @@ def use_system_allocator() -> None:
         del os.environ[POOL_VARIABLE]
     # Other C libraries have no such call, and no such arenas.
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
+        change = ctypes.CDLL(None).mallopt
+        for setting, value in _SETTINGS.items():
+            change(setting, value)

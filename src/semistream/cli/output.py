@@ -123,6 +123,8 @@ class ParquetOutput:
         self._writer.write_table(pa.Table.from_batches(self._held, self._schema))
         self._part_bytes += self._held_bytes
         self._held, self._held_bytes = [], 0
+        # Rows of a row group were allocated in small pieces between others that stay: the allocator would keep them.
+        pa.default_memory_pool().release_unused()
 
     def _next_part(self) -> None:
         self._close_part()
