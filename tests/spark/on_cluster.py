@@ -20,6 +20,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from tests.spark.cluster import CONF, kill_family, program
+from tests.spark.queries import started
 
 from semistream.spark import enrich
 from semistream.spark.session import open_session
@@ -150,7 +151,9 @@ def main(told: Told) -> None:
                 df = df.mapInArrow(MISHAPS[told.mishap](told.path("marks"), name), df.schema)
             writer = df.writeStream.format("parquet").option("path", str(told.path(f"{name}-out")))
             writer = writer.option("checkpointLocation", str(checkpoint))
-            queries.append(writer.trigger(availableNow=True).start())
+            start = writer.trigger(availableNow=True).start
+            # One after the other: they must not all start their sources' processes at once.
+            queries.append(started(start) if "max_delay" in arguments else start())
         for query in queries:
             query.awaitTermination()
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,10 @@ class Query:
         return self.spark.read.parquet(str(self.sink)).toArrow()
 
     def count(self) -> int:
-        return self.rows().num_rows if (self.sink / "_spark_metadata").exists() else 0
+        """How many rows the sink holds; before the first batch with rows there is no file to read a schema from."""
+        if not (self.sink / "_spark_metadata").exists():
+            return 0
+        return self.spark.read.schema(self.schema).parquet(str(self.sink)).count()
 
     def forget_last_batch(self) -> None:
         """As if the driver had died after the last batch's tasks and before its commit: neither log has it."""
@@ -133,6 +137,22 @@ class Query:
         """All files in which the checkpoint keeps what waits, the largest (records with tuples) first."""
         found = [path for path in (self.checkpoint / "semistream").rglob("*") if path.is_file()]
         return sorted(found, key=lambda path: (-path.stat().st_size, path))
+
+
+def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """A query whose sources have started: it has done a batch, or has ended."""
+    queries: list[StreamingQuery] = []
+
+    def run() -> None:
+        queries.append(start())
+        while queries[-1].isActive and not queries[-1].recentProgress:
+            time.sleep(0.1)
+        failed = queries[-1].exception()
+        if failed is not None:
+            raise failed
+
+    _patiently(run)
+    return queries[-1]
 
 
 def _patiently(run: Callable[[], None]) -> None:

@@ -22,6 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from tests.spark.cluster import CONF, Cluster, cluster, kill_family, program
+from tests.spark.queries import started
 
 import semistream
 from semistream.spark import enrich
@@ -130,17 +132,12 @@ def query(run: Run, finish: bool) -> None:
         # Each time in another order, as whoever comes first gets furthest. Spark gives the process of a Python source
         # ten seconds to start, so they must not all start at once.
         for name in random.sample(run.joins, len(run.joins)):
-            queries.append(_start(spark, run, name, finish))
-            while _algorithm(name) in DELAYS and queries[-1].isActive and not queries[-1].recentProgress:
-                time.sleep(0.1)
+            start = partial(_start, spark, run, name, finish)
+            queries.append(started(start) if name.split("-")[0] in DELAYS else start())
         for each in queries:
             each.awaitTermination()
     finally:
         spark.stop()
-
-
-def _algorithm(name: str) -> str:
-    return name.partition("-")[0]
 
 
 def _start(spark: SparkSession, run: Run, name: str, finish: bool) -> StreamingQuery:

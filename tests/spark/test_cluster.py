@@ -55,7 +55,7 @@ def folder(relation: pa.Table, stream: pa.Table, tmp_path: Path) -> Path:
 def test_executor_killed_mid_run(
     on: Cluster, spark: SparkSession, folder: Path, relation: pa.Table, stream: pa.Table
 ) -> None:
-    queries = {"none": PLAIN, "key": BY_KEY, "carrying": CARRYING}
+    queries = {"carrying": CARRYING, "none": PLAIN, "key": BY_KEY}
     with Program(Told(on.url, str(folder), queries)) as running:
         running.wait_for_batch(0)
         executors = on.executors()
@@ -83,7 +83,7 @@ def test_tasks_that_run_again(
     stream: pa.Table,
 ) -> None:
     """The first attempt has given all its rows, and left its record, when the second one begins."""
-    queries = {"key": BY_KEY, "carrying": CARRYING}
+    queries = {"carrying": CARRYING, "key": BY_KEY}
     with Program(Told(on.url, str(folder), queries, mishap.__name__, conf)) as running:
         running.finish()
         happened = sorted(path.name for path in (folder / "marks").iterdir())

@@ -80,7 +80,7 @@ def test_columns_of_r_in_another_order(told: dict[str, Any], query: Query, store
     assert_same_rows(query.rows(), pa.concat_tables(expected))
 
 
-@pytest.mark.parametrize("told", [PLAIN, CARRYING], ids=["index", "scan", "carrying"])
+@pytest.mark.parametrize("told", [PLAIN, CARRYING], ids=["index", "carrying"])
 @pytest.mark.parametrize("place", [1, 3])
 def test_column_added_to_r(place: int, told: dict[str, Any], query: Query, store: Path) -> None:
     """Nobody sees it until the query is started again."""
@@ -94,7 +94,7 @@ def test_column_added_to_r(place: int, told: dict[str, Any], query: Query, store
     assert "zip" in enrich(query.reading(), store, on="k", **PLAIN).columns
 
 
-@pytest.mark.parametrize("told", [PLAIN, CARRYING], ids=["plain", "carrying"])
+@pytest.mark.parametrize("told", [PLAIN, CARRYING], ids=["index", "carrying"])
 @pytest.mark.parametrize("change", ["removed", "another type", "key of another type"])
 def test_column_of_r_gone_or_of_another_type(change: str, told: dict[str, Any], query: Query, store: Path) -> None:
     """The batch fails before it gives a row, and says which version lacks what."""
