@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from semistream.errors import ConfigError, SchemaError
