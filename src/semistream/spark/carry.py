@@ -31,13 +31,13 @@ import pyarrow as pa
 from semistream.columns.nested import encode_nested
 from semistream.errors import SemiStreamError, StoreError
 from semistream.master.base import Master
-from semistream.master.leases import pin, unpin_before
+from semistream.master.leases import pin
 from semistream.operators.scan import ScanJoin
 from semistream.operators.snapshot import FLAG_COLUMN
 from semistream.spark.metrics import TaskMetrics
 from semistream.spark.plan import Dimension
 from semistream.spark.records import Binding, Kept, Record, Records
-from semistream.spark.worker import WORKSHOP, OpenJoin, TaskInfo, as_described
+from semistream.spark.worker import WORKSHOP, OpenJoin, TaskInfo, as_described, forget_before
 
 Batches = Iterator[pa.RecordBatch]
 #: the part of `max_delay` that is taken for the time between two batches until it was measured
@@ -191,7 +191,7 @@ class Carrying:
         owner = f"{self.query} {self.binding.token}"
         version = pin(dimension.master, owner, self.batch)
         if self.shard == 0:
-            unpin_before(dimension.master, owner, max(min(self.records.keeps(), self.batch), 0))
+            forget_before(dimension, owner, min(self.records.keeps(), self.batch))
         return version
 
     def _master_of(self, record: Record) -> Master:

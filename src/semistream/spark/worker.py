@@ -22,7 +22,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark import TaskContext
 
-from semistream.errors import SchemaError
+from semistream.errors import SchemaError, StoreError
 from semistream.master.base import Master
 from semistream.master.leases import pin, unpin_before
 from semistream.operators.resident import fill, resident_bytes, resident_keys
@@ -251,8 +251,14 @@ def version_of(dimension: Dimension, task: TaskInfo) -> int | None:
     if not dimension.versioned or dimension.version is not None or task.query is None or task.batch is None:
         return dimension.version
     version = pin(dimension.master, task.query, task.batch)
-    unpin_before(dimension.master, task.query, max(task.batch - _KEPT_BATCHES + 1, 0))
+    forget_before(dimension, task.query, task.batch - _KEPT_BATCHES + 1)
     return version
+
+
+def forget_before(dimension: Dimension, owner: str, batch: int) -> None:
+    """Forget versions that earlier batches have used; what cannot be forgotten now is forgotten with the next batch."""
+    with suppress(StoreError):
+        unpin_before(dimension.master, owner, max(batch, 0))
 
 
 def as_described(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
