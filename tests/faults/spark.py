@@ -143,7 +143,7 @@ def store_replaced(stage: Stage) -> None:
     shutil.rmtree(stage.store)
     build(relation(2), stage.store)
     before = stage.query.rows()
-    stage.refused(lambda: stage.query.finish(stage.query.carrying(stage.store)), str(stage.store))
+    stage.refused(lambda: stage.query.finish(stage.query.carrying(stage.store)), "master data")
     stage.expect(stage.query.rows(), before)
 
 

@@ -274,7 +274,7 @@ def test_started_again_with_another_master(query: Query, store: Path, tmp_path: 
     _waiting(query, store)
     other = build(relation(2), tmp_path / "other" / "r")
     text = refusal(lambda: query.finish(query.carrying(other)), query)
-    assert str(store) in text or str(other) in text
+    assert "master data" in text
     query.finish(query.carrying(store))
     assert_same_rows(query.rows(), reference_join(FILES[0], R, "k", "left"))
 
