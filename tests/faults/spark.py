@@ -99,7 +99,7 @@ def changed_options(stage: Stage) -> None:
     changes: list[dict[str, Any]] = [{"how": "inner"}, {"on": {"seq": "k"}}, {"select": ["m01"]}, {"name": "other"}]
     changes += [{"algorithm": "ssbj"}, {"k": 9}, {"suffix": "_r"}]
     for change in changes:
-        (word,) = change
+        word = "option" if "k" in change else next(iter(change))
         stage.refused(lambda change=change: stage.query.finish(stage.query.carrying(stage.store, **change)), word)
     stage.finished(FIRST)
 

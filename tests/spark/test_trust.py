@@ -247,7 +247,7 @@ def test_replay_of_an_unchanged_batch(how: str, query: Query, store: Path) -> No
         ({"suffix": "_master"}, "suffix"),
         ({"name": "another"}, "name"),
         ({"algorithm": "ssbj"}, "algorithm"),
-        ({"k": 9}, "k="),
+        ({"k": 9}, "option"),
     ],
     ids=["how", "on", "select", "suffix", "name", "algorithm", "option"],
 )
