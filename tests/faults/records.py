@@ -16,7 +16,7 @@ from tests.faults.harness import Scenario, Verdict, compare
 from semistream.errors import StoreError
 from semistream.master.build import build_pages
 from semistream.master.open import open_master
-from semistream.spark.carry import Carrying, CarryPlan
+from semistream.spark.carry import Carrying, CarryPlan, ShardInput
 from semistream.spark.metrics import TaskMetrics
 from semistream.spark.plan import Dimension
 from semistream.spark.records import Records, records_folder
@@ -71,13 +71,16 @@ def _bind(folder: Path) -> CarryPlan:
     dimension = _dimension(folder)
     records = _records(folder)
     records.bind(dimension.name, dimension.master, dimension.meaning, 1, 1)
-    return CarryPlan(dimension, str(records.folder), 3600.0, "call")
+    return CarryPlan(dimension, str(records.folder), 3600.0, "call", 1)
 
 
 def _attempt(folder: Path, number: int, rows: pa.Table) -> list[pa.RecordBatch]:
     plan = _bind(folder)
-    carrying = Carrying(plan, TaskInfo(QUERY, number, 0, "run"), 0)
-    return list(carrying.run(iter(rows.to_batches()), TaskMetrics.begin(plan.dimension, carrying.task)))
+    tick = pa.table({"k": [None], "s": [None]}, schema=SCHEMA)
+    told = pa.array([0] * rows.num_rows + [-1 - number], pa.int64())
+    batches = pa.concat_tables([rows, tick]).append_column("shard", told).combine_chunks().to_batches()
+    carrying = Carrying(plan, TaskInfo(QUERY, number, 0, "run"), ShardInput(SCHEMA, 1, iter(batches)))
+    return list(carrying.run(TaskMetrics.begin(plan.dimension, carrying.task)))
 
 
 def _prepare(folder: Path) -> None:

@@ -18,7 +18,7 @@ import semistream
 from semistream.errors import ConfigError, SemiStreamError, StoreError
 from semistream.master.open import open_master
 from semistream.operators.registry import OPERATORS
-from semistream.spark.carry import Carrying, CarryPlan, of_shard, steps_due, trim, without
+from semistream.spark.carry import Carrying, CarryPlan, ShardInput, steps_due, trim, without
 from semistream.spark.metrics import TaskMetrics
 from semistream.spark.plan import Dimension
 from semistream.spark.records import Records, all_records, records_folder
@@ -79,6 +79,14 @@ def _dimension(master: Path, algorithm: str, how: str, memory: int = 1_200_000) 
     )
 
 
+def _in_shard(batch: pa.RecordBatch, shard: pa.Array) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([*batch.columns, shard], names=[*batch.schema.names, "shard"])
+
+
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([column.with_nullable(True) for column in schema])
+
+
 class Query:
     """One shard of a streaming query, batch after batch, in this process."""
 
@@ -97,16 +105,22 @@ class Query:
         folder = records_folder(checkpoint, dimension.name)
         self.records = Records(folder)
         self.records.bind(dimension.name, dimension.master, dimension.meaning, 1, 1)
-        self.plan = CarryPlan(dimension, str(folder), max_delay, call)
+        self.plan = CarryPlan(dimension, str(folder), max_delay, call, 1)
         self.query, self.run = query, run
 
-    def begin(self, batch: int) -> Carrying:
-        return Carrying(self.plan, TaskInfo(self.query, batch, 0, self.run), 0)
+    def begin(self, batch: int, rows: pa.Table | None = None) -> Carrying:
+        """An attempt at a batch; the tick of its number comes with it."""
+        schema = self.plan.dimension.stream_schema
+        told = schema.empty_table() if rows is None else rows
+        batches = [_in_shard(part, pa.array([0] * part.num_rows)) for part in told.to_batches(max_chunksize=150)]
+        tick = pa.RecordBatch.from_pylist([dict.fromkeys(schema.names)], schema=_nullable(schema))
+        batches.append(_in_shard(tick, pa.array([-1 - batch])))
+        task = TaskInfo(self.query, batch, 0, self.run)
+        return Carrying(self.plan, task, ShardInput(schema, 1, iter(batches)))
 
     def attempt(self, batch: int, rows: pa.Table) -> list[pa.RecordBatch]:
-        carrying = self.begin(batch)
-        told = TaskMetrics.begin(self.plan.dimension, carrying.task)
-        return list(carrying.run(iter(rows.to_batches(max_chunksize=150)), told))
+        carrying = self.begin(batch, rows)
+        return list(carrying.run(TaskMetrics.begin(self.plan.dimension, carrying.task)))
 
     def finish(self, batch: int, schema: pa.Schema) -> list[pa.RecordBatch]:
         self.records.set_finishing(True)
@@ -200,8 +214,8 @@ def test_first_record_wins(master: Path, tmp_path: Path) -> None:
     """Of two attempts at once, the second to publish fails: its rows must not reach the sink."""
     query = Query(_dimension(master, "meshjoin", "inner"), tmp_path / "state", max_delay=60.0)
     (rows,) = _batches(1)
-    slow = query.begin(0)
-    running = slow.run(iter(rows.to_batches()), TaskMetrics.begin(query.plan.dimension, slow.task))
+    slow = query.begin(0, rows)
+    running = slow.run(TaskMetrics.begin(query.plan.dimension, slow.task))
     first = _rows(query.attempt(0, rows))
     with pytest.raises(SemiStreamError, match="another attempt at batch 0"):
         list(running)
@@ -367,25 +381,41 @@ def test_changed_input_of_a_replay_is_refused_before_a_row_is_given(master: Path
     )
     more = pa.concat_tables([rows, rows.slice(0, 1)])
     for changed in (other, rows.slice(1), more):
-        carrying = query.begin(0)
-        running = carrying.run(iter(changed.to_batches()), TaskMetrics.begin(query.plan.dimension, carrying.task))
+        carrying = query.begin(0, changed)
+        running = carrying.run(TaskMetrics.begin(query.plan.dimension, carrying.task))
         with pytest.raises(StoreError, match="the input of batch 0 is not what it was"):
             next(running)
 
 
 def test_shard_travels_with_the_rows() -> None:
     schema = pa.schema([pa.field("a.b", pa.int64(), nullable=False)])
-    rows = [pa.record_batch({"c0": pa.array([1, None, 2]), "shard": pa.array([3, -4, 3], pa.int32())})]
-    shard, tuples = of_shard(schema, iter([rows[0].slice(0, 0), *rows]))
-    assert shard == 3
-    assert pa.Table.from_batches(tuples, schema=schema).to_pydict() == {"a.b": [1, 2]}
-    ticks = [pa.record_batch({"c0": pa.array([None], pa.int64()), "shard": pa.array([-4], pa.int32())})]
-    shard, tuples = of_shard(schema, iter(ticks))
-    assert (shard, list(tuples)) == (3, [])
-    assert of_shard(schema, iter([]))[0] is None
-    mixed = pa.record_batch({"c0": pa.array([1, 2]), "shard": pa.array([3, 2], pa.int32())})
+
+    def rows(values: list[int | None], told: list[int]) -> pa.RecordBatch:
+        return pa.record_batch({"c0": pa.array(values, pa.int64()), "shard": pa.array(told, pa.int64())})
+
+    tick = -1 - (7 * 5 + 3)
+    both = ShardInput(schema, 5, iter([rows([], []), rows([1, None, 2], [3, tick, 3])]))
+    assert both.shard == 3
+    assert pa.Table.from_batches(both, schema=schema).to_pydict() == {"a.b": [1, 2]}
+    assert both.tick == 7
+    alone = ShardInput(schema, 5, iter([rows([None], [tick])]))
+    assert (alone.shard, list(alone), alone.tick) == (3, [], 7)
+    assert ShardInput(schema, 5, iter([])).shard is None
     with pytest.raises(StoreError, match="rows of several shards"):
-        list(of_shard(schema, iter([mixed]))[1])
+        list(ShardInput(schema, 5, iter([rows([1, 2], [3, 2])])))
+
+
+def test_older_copy_of_all_records_is_refused(master: Path, tmp_path: Path) -> None:
+    """The query's own log knows of a tick that these records have not seen."""
+    query = _waiting(master, tmp_path)
+    shutil.copytree(query.records.folder, tmp_path / "copy")
+    query.attempt(2, _batches(3)[2])
+    query.records.require_tick(2)
+    shutil.rmtree(query.records.folder)
+    shutil.copytree(tmp_path / "copy", query.records.folder)
+    query.records.require_tick(1)
+    with pytest.raises(StoreError, match="put back from an older copy"):
+        query.records.require_tick(2)
 
 
 def test_master_data_replaced_under_waiting_tuples_is_refused(master: Path, tmp_path: Path) -> None:

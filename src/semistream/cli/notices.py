@@ -41,7 +41,8 @@ def reported() -> Iterator[None]:
     for one in before:
         signal.signal(one, stop)
     try:
-        yield
+        with _not_lost():
+            yield
     except (SemiStreamError, OSError, pa.ArrowException) as error:
         message = " ".join(str(error).split()) or type(error).__name__
         typer.echo(f"error: {message}", err=True)
@@ -52,6 +53,32 @@ def reported() -> Iterator[None]:
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
+
+
+@contextlib.contextmanager
+def _not_lost() -> Iterator[None]:
+    """Raise an end again that came while Python was clearing an object away, where it ignores exceptions."""
+    told_before, alarm_before = sys.unraisablehook, signal.getsignal(signal.SIGALRM)
+
+    def told(found: sys.UnraisableHookArgs) -> None:
+        end = found.exc_value
+        if not isinstance(end, SystemExit | KeyboardInterrupt):
+            told_before(found)
+            return
+
+        def again(_: int, __: FrameType | None) -> None:
+            raise end
+
+        signal.signal(signal.SIGALRM, again)
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
+
+    sys.unraisablehook = told
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, alarm_before)
+        sys.unraisablehook = told_before
 
 
 @contextlib.contextmanager

@@ -11,8 +11,8 @@ one gave.
     tuples of the record before               their matches in the steps between the two records
     new tuples that are in the record         their matches in the steps from their arrival to the record
 
-The number of the shard travels with the rows, in a last column: a tuple has its shard, a tick -1 less its shard. So it
-does not matter which task they meet, and a task that gets no row has nothing to do.
+The number of the shard travels with the rows, in a last column: a tuple has its shard s, and tick t has
+-1 - (t * shards + s). So it does not matter which task they meet, and a task that gets no row has nothing to do.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from semistream.spark.records import Binding, Kept, Record, Records
 from semistream.spark.worker import WORKSHOP, OpenJoin, TaskInfo, as_described, forget_before
 
 Batches = Iterator[pa.RecordBatch]
+Int64s = npt.NDArray[np.int64]
 #: the part of `max_delay` that is taken for the time between two batches until it was measured
 _FIRST_INTERVAL = 0.1
 
@@ -55,63 +56,74 @@ class CarryPlan:
     folder: str
     max_delay: float
     call: str
+    shards: int
 
 
 def run_carrying(plan: CarryPlan, batches: Batches) -> Iterator[pa.RecordBatch | TaskMetrics]:
     """Join a shard's part of a micro-batch; tuples may wait for a later one. The last item is the task's account."""
     task = TaskInfo.current()
     told = TaskMetrics.begin(plan.dimension, task)
-    shard, stream = of_shard(plan.dimension.stream_schema, told.timed("input", batches))
-    if shard is not None:
-        carrying = Carrying(plan, task, shard)
-        yield from told.timed("join", carrying.run(stream, told))
+    rows = ShardInput(plan.dimension.stream_schema, plan.shards, told.timed("input", batches))
+    if rows.shard is not None:
+        carrying = Carrying(plan, task, rows)
+        yield from told.timed("join", carrying.run(told))
         told.seconds["join"] -= told.seconds["input"]
     yield told
 
 
-def of_shard(schema: pa.Schema, batches: Batches) -> tuple[int | None, Batches]:
-    """The shard that a task's rows belong to, None if there are none; and the tuples among them."""
-    for batch in batches:
-        if batch.num_rows:
-            shard = _shards(batch)[0]
-            return int(shard), _tuples(schema, int(shard), batch, batches)
-    return None, iter(())
+class ShardInput:
+    """The rows of a task: which shard they belong to, the tuples among them, and the tick, once all were seen."""
+
+    def __init__(self, schema: pa.Schema, shards: int, batches: Batches) -> None:
+        self._schema = schema
+        self._shards = shards
+        self._first = next((batch for batch in batches if batch.num_rows), None)
+        self._batches = batches
+        #: None: a task without rows has no shard
+        self.shard = None if self._first is None else int(self._shards_of(_told(self._first))[0])
+        self.tick = 0
+
+    def _shards_of(self, told: Int64s) -> Int64s:
+        return np.where(told < 0, (-1 - told) % self._shards, told)
+
+    def __iter__(self) -> Batches:
+        batch = self._first
+        while batch is not None:
+            told = _told(batch)
+            if (self._shards_of(told) != self.shard).any():
+                raise StoreError(f"rows of several shards came to the task of shard {self.shard}: this is a defect")
+            rows = batch.select(range(batch.num_columns - 1))
+            ticks = told[told < 0]
+            if len(ticks):
+                self.tick = max(self.tick, int(((-1 - ticks) // self._shards).max()))
+                rows = rows.filter(pa.array(told >= 0))
+            if rows.num_rows:
+                yield as_described(self._schema, rows)
+            batch = next(self._batches, None)
 
 
-def _shards(batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
-    told: npt.NDArray[np.int32] = batch.column(batch.num_columns - 1).to_numpy()
-    return np.where(told < 0, -1 - told, told).astype(np.int32)
-
-
-def _tuples(schema: pa.Schema, shard: int, first: pa.RecordBatch, batches: Batches) -> Batches:
-    batch: pa.RecordBatch | None = first
-    while batch is not None:
-        if (_shards(batch) != shard).any():
-            raise StoreError(f"rows of several shards came to one task, among them shard {shard}: this is a defect")
-        told = batch.column(batch.num_columns - 1).to_numpy()
-        rows = batch.select(range(batch.num_columns - 1))
-        if (told < 0).any():
-            rows = rows.filter(pa.array(told >= 0))
-        if rows.num_rows:
-            yield as_described(schema, rows)
-        batch = next(batches, None)
+def _told(batch: pa.RecordBatch) -> Int64s:
+    """What the last column says of every row."""
+    return np.asarray(batch.column(batch.num_columns - 1).to_numpy(), dtype=np.int64)
 
 
 class Carrying:
     """One task of a query that carries tuples over."""
 
-    def __init__(self, plan: CarryPlan, task: TaskInfo, shard: int) -> None:
+    def __init__(self, plan: CarryPlan, task: TaskInfo, rows: ShardInput) -> None:
         assert task.batch is not None
         assert task.query is not None
+        assert rows.shard is not None
         self.dimension = plan.dimension
         self.records = Records(Path(plan.folder))
         self.max_delay = plan.max_delay
         self.task = task
-        self.query, self.batch, self.shard = task.query, task.batch, shard
+        self.rows = rows
+        self.query, self.batch, self.shard = task.query, task.batch, rows.shard
         self.writer = (task.run, plan.call)
         self.records.check_query(self.query)
         self.binding = self._bound()
-        self.chain = self.records.shard(shard)
+        self.chain = self.records.shard(self.shard)
         #: the record of this batch, if an earlier attempt has left it, and the one before it
         self.done, self.previous = self._found()
         #: the previous record, if anybody waits in it
@@ -163,19 +175,19 @@ class Carrying:
                 "give each a name= of its own"
             )
 
-    def run(self, batches: Batches, told: TaskMetrics) -> Batches:
+    def run(self, told: TaskMetrics) -> Batches:
         """Join the input, or give again what an earlier attempt gave."""
-        return self.advance(batches, told) if self.done is None else self.replay(self.done.record, batches, told)
+        return self.advance(told) if self.done is None else self.replay(self.done.record, told)
 
     # ------------------------------------------------------------------------------ the first attempt
 
-    def advance(self, batches: Batches, told: TaskMetrics) -> Batches:
+    def advance(self, told: TaskMetrics) -> Batches:
         """Take the input and make the steps that are due; then publish where that led."""
         version = self._version()
         held = self._attach(version)
         try:
             told.mark(held)
-            yield from self._advance(held, version, batches, told)
+            yield from self._advance(held, version, told)
             with told.phase("build"):
                 held.end(told.rows_in)
             told.done(held)
@@ -236,7 +248,7 @@ class Carrying:
         master.close()
         return None
 
-    def _advance(self, held: OpenJoin, version: int | None, batches: Batches, told: TaskMetrics) -> Batches:
+    def _advance(self, held: OpenJoin, version: int | None, told: TaskMetrics) -> Batches:
         now = time.time()
         interval = self.max_delay * _FIRST_INTERVAL
         if self.previous is not None:
@@ -254,7 +266,7 @@ class Carrying:
         join = held.join
         assert isinstance(join, ScanJoin)
         appended = join.stats.appended
-        for batch in batches:
+        for batch in self.rows:
             told.rows_in += batch.num_rows
             yield from join.push(batch)
         join.close_chunk()
@@ -279,6 +291,7 @@ class Carrying:
             saved_at=now,
             arrivals=trim(arrivals, waiting),
             snapshot=join.snapshot(),
+            tick=max(self.rows.tick, 0 if self.previous is None else self.previous.record.tick),
         )
         name = self.chain.publish(record, self.previous)
         held.mark = name if waiting else None
@@ -286,9 +299,9 @@ class Carrying:
 
     # -------------------------------------------------------------------------------- any later attempt
 
-    def replay(self, record: Record, batches: Batches, told: TaskMetrics) -> Batches:
+    def replay(self, record: Record, told: TaskMetrics) -> Batches:
         """Give the rows of the attempt that left `record`, no matter what the cache and the clock would say now."""
-        taken = list(batches)
+        taken = list(self.rows)
         told.rows_in = sum(batch.num_rows for batch in taken)
         _tell(told, record)
         carried = self.carried

@@ -217,7 +217,7 @@ def _carry(
     (dimension,), schema = described(df, (dimension,))
     default = df.sparkSession.sparkContext.defaultParallelism
     bound = Records(folder).bind(dimension.name, dimension.master, dimension.meaning, shards, default)
-    plan = CarryPlan(dimension, str(folder), max_delay, secrets.token_hex(8))
+    plan = CarryPlan(dimension, str(folder), max_delay, secrets.token_hex(8), bound.shards)
     stream = _in_shards(df, dimension, bound.shards, ticks(df.sparkSession, folder, bound.shards, max_delay))
     report = metrics.collector(df.sparkSession)
     label = label_of((dimension,), f"max_delay {max_delay:g}s")
@@ -231,12 +231,13 @@ def _in_shards(df: DataFrame, dimension: Dimension, shards: int, tick: DataFrame
     """
     names = [f"c{i}" for i in range(len(df.columns))]
     keys = [F.col(names[df.columns.index(here)]) for here, _ in dimension.on]
-    shard = F.col("shard")
-    tuples = df.toDF(*names).withColumn("shard", F.pmod(F.xxhash64(*keys), F.lit(shards)).cast("int"))
+    count = F.lit(shards).cast("long")
+    tuples = df.toDF(*names).withColumn("shard", F.pmod(F.xxhash64(*keys), count))
     kinds = [field.dataType for field in df.schema.fields]
     nothing = [F.lit(None).cast(kind).alias(name) for name, kind in zip(names, kinds, strict=True)]
-    both = tuples.union(tick.select(*nothing, (F.lit(-1) - shard).alias("shard")))
-    return both.repartitionById(shards, F.when(shard < 0, F.lit(-1) - shard).otherwise(shard))
+    both = tuples.union(tick.select(*nothing, (F.lit(-1) - (F.col("tick") * count + F.col("shard"))).alias("shard")))
+    shard = F.when(F.col("shard") < 0, F.pmod(F.lit(-1) - F.col("shard"), count)).otherwise(F.col("shard"))
+    return both.repartitionById(shards, shard.cast("int"))
 
 
 def _planned(df: DataFrame, dimension: Dimension, max_delay: float, checkpoint: str | Path | None) -> Dimension:

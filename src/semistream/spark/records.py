@@ -96,6 +96,8 @@ class Record:
     #: [tuples, time of arrival], oldest first
     arrivals: list[list[float]]
     snapshot: Snapshot
+    #: the last tick that came by
+    tick: int = 0
     part: int = 0
 
     @property
@@ -127,6 +129,7 @@ class Head:
     name: str = ""
     waiting: int = 0
     keeps: int = -1
+    tick: int = 0
 
 
 @dataclass(frozen=True)
@@ -266,6 +269,17 @@ class Records:
     def waiting(self) -> int:
         """Tuples that wait in all shards."""
         return sum(shard.head().waiting for shard in self.shards())
+
+    def require_tick(self, tick: int) -> None:
+        """Refuse records that have not seen a tick of which the query's log says that its batch is done."""
+        for shard in self.shards():
+            head = shard.head()
+            if head.tick < tick:
+                raise StoreError(
+                    f"the query {self.checkpoint} has finished the batch of tick {tick}, but the records of shard "
+                    f"{shard.shard} in {self.folder} end at tick {head.tick}: they were put back from an older copy, "
+                    f"or the sink took a batch without reading all of it; {_REMEDY}"
+                )
 
     def keeps(self) -> int:
         """The oldest batch that some shard may still need: for what waits, or for a replay."""
@@ -438,7 +452,7 @@ def _read(path: Path) -> Kept:
 
 def _head_of(record: Record, name: str, previous: Kept | None) -> Head:
     keeps = record.batch if previous is None else previous.record.batch
-    return Head(record.sequence, record.batch, name, record.waiting, keeps)
+    return Head(record.sequence, record.batch, name, record.waiting, keeps, record.tick)
 
 
 def _sealed_head(head: Head) -> bytes:

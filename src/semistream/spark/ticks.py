@@ -3,6 +3,9 @@
 Spark plans a micro-batch only when some source has moved on. United with the stream, this one moves on as long as a
 shard has tuples that wait, so the scan of R goes on when no data arrives, and `availableNow` ends only when nobody
 waits. A tick is one row per shard: a task knows its shard by the rows it gets, so a shard without rows is not visited.
+
+Ticks are numbered, and records remember the last one that came by. So the query's own log tells how far its records
+must have come: records that were put back from an older copy are noticed before the next batch.
 """
 
 from __future__ import annotations
@@ -31,14 +34,22 @@ class TickSource(DataSource):
         return "semistream_ticks"
 
     def schema(self) -> str:
-        return "shard int"
+        return "shard int, tick long"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return TickReader(self.options)
 
 
+class TickPartition(InputPartition):
+    """The rows of one tick."""
+
+    def __init__(self, tick: int) -> None:
+        super().__init__(0)
+        self.tick = tick
+
+
 class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Its offset is a number of ticks, which means nothing but that there is another batch to run."""
+    """Its offset is the number of ticks so far."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self._records = Records(Path(options["folder"]))
@@ -56,6 +67,8 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._records.set_finishing(True)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        # All batches up to this offset are done.
+        self._records.require_tick(int(start["tick"]))
         now = time.monotonic()
         if not self._finishing and now - self._last < self._seconds:
             return start
@@ -65,10 +78,11 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"tick": int(start["tick"]) + 1}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [InputPartition(0)]
+        return [TickPartition(int(end["tick"]))]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        return iter([(shard,) for shard in range(self._shards)])
+        assert isinstance(partition, TickPartition)
+        return iter([(shard, partition.tick) for shard in range(self._shards)])
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing is kept for an offset."""
