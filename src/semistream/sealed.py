@@ -1,55 +1,60 @@
-"""Small files that prove themselves: a first line says what they are, a last one that not a byte has changed.
+"""Files that prove themselves: some content and, on the last line, a checksum of every byte before it.
 
-semistream record 1          kind and format version
-...                          content, text or not
-5d41402abc4b2a76...          checksum of everything above
+The manifest of a version of R, the file that names the version in force, the pins of queries, and what a query keeps
+of tuples that wait are such files. A byte that changed after they were written makes them unreadable, and never a file
+that says something else.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from semistream.errors import StoreError
 
-_FORMAT = 1
+_MARK = b"\nblake2b "
 _DIGEST_BYTES = 16
-_TAIL = 2 * _DIGEST_BYTES + 2
 
 
 def digest(content: bytes) -> str:
-    """A name for some bytes that no others have."""
+    """A name for these bytes that no others have."""
     return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
 
 
-def seal(kind: str, content: bytes) -> bytes:
-    """Content as it goes into a file."""
-    told = _first_line(kind) + content
-    return told + f"\n{digest(told)}\n".encode()
+def seal(content: bytes) -> tuple[bytes, str]:
+    """The bytes of such a file, and their checksum."""
+    checksum = digest(content)
+    return content + _MARK + checksum.encode() + b"\n", checksum
 
 
-def unseal(kind: str, sealed: bytes, path: Path) -> bytes:
-    """The content of a file; refuses bytes that are not those that were written."""
-    told, tail = sealed[:-_TAIL], sealed[-_TAIL:]
-    head = _first_line(kind)
-    if tail != f"\n{digest(told)}\n".encode():
-        raise StoreError(f"{path} is damaged: its checksum does not fit its {len(sealed)} bytes")
-    if not told.startswith(head):
-        begins = told.partition(b"\n")[0][:60].decode("utf-8", "replace")
-        raise StoreError(f"{path} begins with {begins!r}, this release reads {head.decode().strip()!r}")
-    return told[len(head) :]
+def unseal(raw: bytes) -> tuple[bytes, str]:
+    """The content and the checksum of such bytes; ValueError where they are not as they were written."""
+    content, mark, last = raw.rpartition(_MARK)
+    checksum = digest(content)
+    if not mark or last != f"{checksum}\n".encode():
+        raise ValueError("its checksum is missing or does not fit its content")
+    return content, checksum
 
 
-def sealed_name(sealed: bytes) -> str:
-    """The checksum that stands at the end of a sealed file."""
-    return sealed[-_TAIL:].strip().decode("ascii", "replace")
+def sealed(value: object) -> tuple[bytes, str]:
+    """The same of a JSON value."""
+    return seal(json.dumps(value, indent=1).encode())
 
 
-def _first_line(kind: str) -> bytes:
-    return f"semistream {kind} {_FORMAT}\n".encode()
+def unsealed(raw: bytes) -> tuple[Any, str]:
+    """The JSON value and the checksum of such bytes."""
+    content, checksum = unseal(raw)
+    return json.loads(content), checksum
+
+
+def read_sealed(path: Path) -> tuple[Any, str]:
+    """`unsealed` of a file; OSError where it cannot be read."""
+    return unsealed(path.read_bytes())
 
 
 def sync_folder(folder: Path) -> None:

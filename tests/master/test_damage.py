@@ -15,7 +15,7 @@ from semistream.errors import ChecksumError, StoreError
 from semistream.master.base import aligned_buffer
 from semistream.master.build import build_pages
 from semistream.master.pages import PageMaster
-from semistream.master.sealed import read_sealed, sealed
+from semistream.sealed import read_sealed, sealed
 
 
 @pytest.fixture

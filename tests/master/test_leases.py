@@ -23,7 +23,7 @@ from semistream.master.format import load_identity, version_name, version_of, ve
 from semistream.master.leases import LOCK, QUERIES, hold, pin, pinned_versions, store_lock, unpin_before
 from semistream.master.open import open_master
 from semistream.master.pages import PageMaster
-from semistream.master.sealed import read_sealed, sealed
+from semistream.sealed import read_sealed, sealed
 
 # Real processes, forked from one that has imported everything and started no thread.
 PROCESSES = multiprocessing.get_context("forkserver")

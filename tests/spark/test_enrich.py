@@ -20,8 +20,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import semistream
 from semistream.errors import BudgetError, ConfigError, KeyTypeError, SchemaError, StoreError, UnknownAlgorithmError
-from semistream.master.sealed import read_sealed, sealed
 from semistream.operators.registry import OPERATORS
+from semistream.sealed import read_sealed, sealed
 from semistream.spark import enrich, enrich_star, metrics
 from semistream.spark.cleanup import remove_caches
 from semistream.testing import assert_same_rows, reference_join

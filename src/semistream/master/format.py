@@ -28,7 +28,7 @@ from typing import Any
 import pyarrow as pa
 
 from semistream.errors import StoreError
-from semistream.master.sealed import read_sealed, sealed
+from semistream.sealed import read_sealed, sealed
 
 FORMAT = "semistream-pages"
 FORMAT_VERSION = 3

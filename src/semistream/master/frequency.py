@@ -32,7 +32,7 @@ from semistream.kernels.pages import (
 from semistream.master.base import aligned_buffer, require_columns
 from semistream.master.files import failed_read, open_file
 from semistream.master.format import DAMAGED
-from semistream.master.sealed import digest
+from semistream.sealed import digest
 
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

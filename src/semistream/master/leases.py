@@ -38,7 +38,7 @@ from semistream.master.format import (
     versions_in,
     write_synced,
 )
-from semistream.master.sealed import read_sealed, sealed
+from semistream.sealed import read_sealed, sealed
 
 LOCK, QUERIES = ".lock", "queries"
 _FRESH = ".new-"

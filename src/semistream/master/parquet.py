@@ -34,7 +34,7 @@ from semistream.master.base import (
     check_page_rows,
     require_columns,
 )
-from semistream.master.sealed import digest
+from semistream.sealed import digest
 
 DEFAULT_PARQUET_PAGE_ROWS = 4096
 _SAMPLE_ROWS = 4096

@@ -13,7 +13,6 @@ of the stream, and the checkpoint remembers the operator.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
@@ -26,7 +25,7 @@ from semistream.errors import BudgetError, StoreError
 from semistream.operators.registry import OPERATORS
 from semistream.planner.plan import Plan, make_plan
 from semistream.planner.stream import StreamSample
-from semistream.sealed import put_file, seal, unseal
+from semistream.sealed import put_file, read_sealed, sealed
 from semistream.spark.plan import Dimension
 from semistream.spark.records import remember
 from semistream.spec import JoinSpec
@@ -119,7 +118,7 @@ class Planner:
                 found[int(tail)] = path
         for number in sorted(found, reverse=True):
             with suppress(OSError, ValueError, TypeError, StoreError):
-                chosen = Chosen(**json.loads(unseal("plan", found[number].read_bytes(), found[number])))
+                chosen = Chosen(**read_sealed(found[number])[0])
                 if chosen.algorithm in OPERATORS:
                     return replace(chosen, number=number)
         return None
@@ -130,8 +129,7 @@ class Planner:
         mine = Chosen(number, best.algorithm, found.hit_rate, found.symbols.get("h_R", 0.0), best.rate_per_s)
         with suppress(OSError, StoreError):
             self._folder.mkdir(parents=True, exist_ok=True)
-            content = seal("plan", json.dumps(asdict(mine)).encode())
-            put_file(self._folder / f"{self._stem}{number:06d}", content, replace=False)
+            put_file(self._folder / f"{self._stem}{number:06d}", sealed(asdict(mine))[0], replace=False)
         newest = self._newest()
         return mine if newest is None else newest
 
@@ -170,9 +168,9 @@ def planned_with_delay(dimension: Dimension, schema: pa.Schema, max_delay_s: flo
                 sizes=False,
             )
         best = plan.choice
-        found = remember(path, "plan", {"algorithm": best.algorithm if best.carried else None})
+        found = remember(path, {"algorithm": best.algorithm if best.carried else None})
     else:
-        found = remember(path, "plan", {})
+        found = remember(path, {})
     algorithm = found.get("algorithm")
     return None if algorithm is None else str(algorithm)
 

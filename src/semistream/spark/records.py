@@ -33,8 +33,9 @@ from typing import Any
 
 from semistream.errors import ConfigError, SemiStreamError, StoreError
 from semistream.operators.snapshot import Snapshot
-from semistream.sealed import digest, put_file, seal, sealed_name, sync_folder, unseal
+from semistream.sealed import digest, put_file, read_sealed, seal, sealed, sync_folder, unseal
 
+_FORMAT = 1
 #: the folder for records in a checkpoint
 FOLDER = "semistream"
 BINDING, FINISH = "binding", "finish"
@@ -104,20 +105,19 @@ class Record:
     def waiting(self) -> int:
         return 0 if self.snapshot.tuples is None else self.snapshot.tuples.num_rows
 
-    def to_bytes(self) -> bytes:
-        told = {name: value for name, value in self.__dict__.items() if name != "snapshot"}
-        return seal("record", Snapshot({**self.snapshot.state, "carry": told}, self.snapshot.tuples).to_bytes())
+    def to_bytes(self) -> tuple[bytes, str]:
+        """The content of its file, and the checksum by which others name it."""
+        told = {name: value for name, value in self.__dict__.items() if name != "snapshot"} | {"format": _FORMAT}
+        return seal(Snapshot({**self.snapshot.state, "carry": told}, self.snapshot.tuples).to_bytes())
 
     @staticmethod
-    def from_bytes(data: bytes, path: Path) -> Record:
-        try:
-            snapshot = Snapshot.from_bytes(unseal("record", data, path))
-            state = dict(snapshot.state)
-            told = dict(state.pop("carry"))
-            told["writer"] = tuple(told["writer"])
-            return Record(**told, snapshot=Snapshot(state, snapshot.tuples))
-        except (StoreError, KeyError, TypeError, ValueError) as error:
-            raise StoreError(f"{path} holds waiting tuples and cannot be read ({error}): {_REMEDY}") from error
+    def from_bytes(raw: bytes) -> tuple[Record, str]:
+        content, name = unseal(raw)
+        snapshot = Snapshot.from_bytes(content)
+        state = dict(snapshot.state)
+        told = _understood(state.pop("carry"))
+        told["writer"] = tuple(told["writer"])
+        return Record(**told, snapshot=Snapshot(state, snapshot.tuples)), name
 
 
 @dataclass(frozen=True)
@@ -195,17 +195,16 @@ class Records:
             raise StoreError(f"{self.folder} cannot be made ({error.strerror})") from error
         for shard in range(binding.shards):
             self.shard(shard).begin()
-        put_file(self.folder / BINDING, seal(BINDING, json.dumps(asdict(binding)).encode()), replace=True)
+        self._write(BINDING, asdict(binding))
         return binding
 
     def find_binding(self) -> Binding | None:
         path = self.folder / BINDING
         try:
-            told = json.loads(unseal(BINDING, path.read_bytes(), path))
-            return Binding(**told)
+            return Binding(**_understood(read_sealed(path)[0]))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, StoreError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise StoreError(f"{path} cannot be read ({error}): {_REMEDY}") from error
 
     def binding(self) -> Binding:
@@ -215,7 +214,7 @@ class Records:
         return found
 
     def _write(self, name: str, content: Mapping[str, Any]) -> None:
-        put_file(self.folder / name, seal(name, json.dumps(content).encode()), replace=True)
+        put_file(self.folder / name, sealed({**content, "format": _FORMAT})[0], replace=True)
 
     def rename(self, name: str) -> Records:
         """The same records for an enrichment of another name."""
@@ -318,8 +317,8 @@ class ShardRecords:
     def head(self) -> Head:
         path = self._head_path
         try:
-            return Head(**json.loads(unseal("head", path.read_bytes(), path)))
-        except (OSError, ValueError, TypeError, StoreError) as error:
+            return Head(**_understood(read_sealed(path)[0]))
+        except (OSError, ValueError, TypeError) as error:
             raise StoreError(f"{path} cannot be read ({error}): {_REMEDY}") from error
 
     def _files(self) -> dict[tuple[int, int], Path]:
@@ -377,8 +376,8 @@ class ShardRecords:
     def publish(self, record: Record, previous: Kept | None) -> str:
         """Make a record the one and only of its batch and return its name; refuses if there is one already."""
         path = self.path(record.batch, record.part)
-        content = record.to_bytes()
-        head = _head_of(record, sealed_name(content), previous)
+        content, name = record.to_bytes()
+        head = _head_of(record, name, previous)
         with self._locked():
             files = self._files()
             last = max(files, default=None)
@@ -431,23 +430,32 @@ def records_folder(checkpoint: Path, name: str) -> Path:
     return checkpoint / FOLDER / plain
 
 
-def remember(path: Path, kind: str, content: Mapping[str, object]) -> dict[str, Any]:
+def remember(path: Path, content: Mapping[str, object]) -> dict[str, Any]:
     """What a small sealed file says; it says `content` from now on if it is not there yet."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
-        put_file(path, seal(kind, json.dumps(content).encode()), replace=False)
+        put_file(path, sealed(content)[0], replace=False)
     try:
-        return dict(json.loads(unseal(kind, path.read_bytes(), path)))
-    except (OSError, ValueError, TypeError, StoreError) as error:
+        return dict(read_sealed(path)[0])
+    except (OSError, ValueError, TypeError) as error:
         raise StoreError(f"{path} cannot be read ({error}): {_REMEDY}") from error
 
 
 def _read(path: Path) -> Kept:
     try:
-        data = path.read_bytes()
-    except OSError as error:
+        record, name = Record.from_bytes(path.read_bytes())
+    except (OSError, StoreError, KeyError, TypeError, ValueError) as error:
         raise StoreError(f"{path} holds waiting tuples and cannot be read ({error}): {_REMEDY}") from error
-    return Kept(Record.from_bytes(data, path), path, sealed_name(data))
+    return Kept(record, path, name)
+
+
+def _understood(told: dict[str, Any]) -> dict[str, Any]:
+    """What a file says, without the number of its format; ValueError where that is another one."""
+    told = dict(told)
+    found = told.pop("format", None)
+    if found != _FORMAT:
+        raise ValueError(f"it has format {found!r}, this release reads {_FORMAT}")
+    return told
 
 
 def _head_of(record: Record, name: str, previous: Kept | None) -> Head:
@@ -456,7 +464,7 @@ def _head_of(record: Record, name: str, previous: Kept | None) -> Head:
 
 
 def _sealed_head(head: Head) -> bytes:
-    return seal("head", json.dumps(asdict(head)).encode())
+    return sealed({**asdict(head), "format": _FORMAT})[0]
 
 
 def _numbered(folder: Path) -> list[int]:

@@ -6,7 +6,6 @@ its next batches. The rows go into files of their own, to be added to the query'
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,7 +18,7 @@ from semistream.errors import ConfigError, StoreError
 from semistream.master.open import open_master
 from semistream.operators.base import SemiStreamJoin
 from semistream.operators.registry import open_join
-from semistream.sealed import put_file, seal, unseal
+from semistream.sealed import put_file, read_sealed, sealed
 from semistream.spark.records import Binding, Kept, Record, Records, ShardRecords, all_records
 
 #: says where the rows of a drain are, from before they are complete until no record holds their tuples any more
@@ -108,16 +107,20 @@ class Drain:
     def settle(self, out: Path, appear: Callable[[], None]) -> None:
         """Let the rows appear at `out` and the tuples leave the records; `resumed` completes what is cut short."""
         note = {"out": str(out.absolute()), "records": [kept.name for _, kept in self._full]}
-        put_file(self._note, seal(_NOTE, json.dumps(note).encode()), replace=True)
+        put_file(self._note, sealed(note)[0], replace=True)
         appear()
         self._leave()
 
     def resumed(self) -> Path | None:
         """Complete a drain that was cut short after its rows had appeared; returns where they are."""
         try:
-            told = json.loads(unseal(_NOTE, self._note.read_bytes(), self._note))
+            told = read_sealed(self._note)[0]
         except FileNotFoundError:
             return None
+        except ValueError as error:
+            raise StoreError(
+                f"{self._note} cannot be read ({error}): look where its rows are, and remove it"
+            ) from error
         out = Path(told["out"])
         mine = [(shard, kept) for shard, kept in self._full if kept.name in told["records"]]
         if not out.exists() or not mine:
