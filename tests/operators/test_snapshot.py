@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.strategies import HOWS, RandomJoin, case, random_joins, wide_table
 
-from semistream import SemiStreamJoin, Snapshot, open_join
+from semistream import SemiStreamJoin, Snapshot, build_pages, open_join
 from semistream.errors import SemiStreamError, StoreError
 from semistream.master.memory import MemoryMaster
 from semistream.operators.registry import OPERATORS
@@ -131,7 +133,7 @@ def test_refuses_what_it_cannot_go_on_from(operator: str, make_master: MakeMaste
         saved = join.snapshot()
         with pytest.raises(SemiStreamError, match=r"fresh|before"):
             join.restore(saved)
-    for name, value in (("algorithm", "other"), ("master_version", -1)):
+    for name, value in (("algorithm", "other"), ("master_version", -1), ("master", "another")):
         foreign = Snapshot({**saved.state, name: value}, saved.tuples)
         with (
             open_join(operator, on="k", memory="1MB", **opened) as join,
@@ -140,3 +142,19 @@ def test_refuses_what_it_cannot_go_on_from(operator: str, make_master: MakeMaste
             join.restore(foreign)
     with pytest.raises(StoreError, match="snapshot"):
         Snapshot.from_bytes(saved.to_bytes()[:40])
+
+
+def test_refuses_a_store_built_anew(operator: str, tmp_path: Path) -> None:
+    """It is version 1 again, but the waiting tuples have seen part of another R."""
+    stream = pa.record_batch({"k": np.arange(500)})
+    saved = None
+    for value in (1, 2):
+        shutil.rmtree(tmp_path / "r", ignore_errors=True)
+        build_pages(pa.table({"k": np.arange(400), "v": np.full(400, value)}), tmp_path / "r", on="k", page_rows=16)
+        with open_join(operator, master=tmp_path / "r", on="k", memory="1MB") as join:
+            if saved is not None:
+                with pytest.raises(SemiStreamError, match="the snapshot was taken with master "):
+                    join.restore(saved)
+            else:
+                list(join.push(stream))
+                saved = join.snapshot()

@@ -398,10 +398,17 @@ class SemiStreamJoin(JoinOutput, JoinLife):
         """What a restart needs: waiting tuples and where they are on their way. The cache is soft state."""
         with self._turn:
             self._require_idle()
-            state: dict[str, Any] = {"algorithm": self.name, "master_version": self.master.version}
             if self._schema is None:
-                return Snapshot(state, None)
-            return Snapshot({**state, **self._snapshot_state()}, self._snapshot_tuples())
+                return Snapshot(self._origin, None)
+            return Snapshot({**self._origin, **self._snapshot_state()}, self._snapshot_tuples())
+
+    @property
+    def _origin(self) -> dict[str, Any]:
+        """What a snapshot comes from, and can go on with."""
+        master = self.master
+        # A table in memory is another object after a restart, so nothing more can be asked of it.
+        identity = "" if master.identity == master.lineage else master.identity
+        return {"algorithm": self.name, "master_version": master.version, "master": identity}
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go on where a snapshot was taken; to be called before the first push."""
@@ -410,7 +417,7 @@ class SemiStreamJoin(JoinOutput, JoinLife):
             if self._is_restored or self.stats.tuples_in:
                 raise SemiStreamError("restore one snapshot into a fresh join, before its first push")
             state = snapshot.state
-            for what, mine in (("algorithm", self.name), ("master_version", self.master.version)):
+            for what, mine in self._origin.items():
                 if state.get(what) != mine:
                     raise SemiStreamError(
                         f"the snapshot was taken with {what} {state.get(what)!r}, this join has {mine!r}: "

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -51,15 +50,6 @@ class Snapshot:
             writer.write_table(table.replace_schema_metadata(metadata))
         data: bytes = sink.getvalue().to_pybytes()
         return data + _sum_of(data)
-
-    @staticmethod
-    def peek(path: Path) -> dict[str, Any]:
-        """The state of a snapshot in a file, without its tuples."""
-        try:
-            with pa.OSFile(str(path)) as file:
-                return _state_of(pa.ipc.open_stream(file).schema.metadata)[0]
-        except _UNREADABLE as error:
-            raise StoreError(f"{path} is not a semistream snapshot: {error}") from error
 
     @staticmethod
     def from_bytes(data: bytes) -> Snapshot:

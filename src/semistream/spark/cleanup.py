@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from semistream.spark import metrics
-from semistream.spark.worker import drop_query
+from semistream.spark.worker import WORKSHOP
 
 #: tasks for each core, so that every executor is likely to get one
 _TASKS_A_CORE = 2
@@ -73,5 +73,5 @@ def remove_caches(spark: SparkSession, *queries: str) -> None:
 
 def _remove(queries: tuple[str, ...], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for query in queries:
-        drop_query(query)
+        WORKSHOP.drop(query)
     return batches

@@ -241,11 +241,6 @@ class Workshop:
 WORKSHOP = Workshop()
 
 
-def drop_query(query: str) -> None:
-    """Close what this process has open for a query that has ended, and remove its cache files."""
-    WORKSHOP.drop(query)
-
-
 def version_of(dimension: Dimension, task: TaskInfo) -> int | None:
     """The version of R for this micro-batch: recorded before the batch runs, the same for all its tasks and replays."""
     if not dimension.versioned or dimension.version is not None or task.query is None or task.batch is None:
