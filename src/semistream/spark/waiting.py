@@ -88,6 +88,9 @@ class Drain:
         self._full: list[tuple[ShardRecords, Kept]] = []
         for shard in records.shards():
             newest = shard.newest()
+            if newest is not None and newest.record.sequence > shard.head().sequence:
+                # A drain was cut short between the two.
+                shard.mend(newest, shard.before(newest))
             if newest is not None and newest.record.waiting:
                 self._full.append((shard, newest))
 
