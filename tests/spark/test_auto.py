@@ -64,7 +64,7 @@ def test_streaming(
     told = metrics.of(str(query.id), 0)
     assert told is not None
     assert told["algorithm"] in OPERATORS
-    assert (checkpoint / "semistream" / "r" / "plan.json").exists() == (max_delay is not None)
+    assert (checkpoint / "semistream" / "r" / "plan").exists() == (max_delay is not None)
 
 
 def test_star_and_parquet(
