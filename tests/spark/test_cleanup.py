@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import semistream
 from semistream.spark import cleanup, enrich, metrics
+from semistream.spark.records import done_before
 
 ROUNDS = 4
 MEMORY = "2MB"
@@ -66,14 +67,32 @@ def test_nothing_grows(spark: SparkSession, tmp_path: Path) -> None:
     def left() -> list[Path]:
         return [folder for query in ids for folder in folders.glob(f"**/semistream/{query}")]
 
+    def pins() -> list[Path]:
+        return list((store / "queries").glob("*/*.json"))
+
     run()
     assert _until(lambda: not metrics.queries() and not left())
+    assert _until(lambda: not pins()), pins()
     before = _sizes()
     for _ in range(ROUNDS):
         run()
     assert len(set(ids)) == 2 * (ROUNDS + 1)
     assert len(set(caches)) == ROUNDS + 1, "queries made no cache files: the test shows nothing"
     assert _until(lambda: not left()), left()
+    assert _until(lambda: not pins()), pins()
     # PySpark itself keeps a thread and its socket for every query with a foreachBatch, and one for Java's finalizer.
     allowed = {name: size + (ROUNDS + 1) * (name in ("threads", "files")) for name, size in before.items()}
     assert _until(lambda: all(now <= allowed[name] for name, now in _sizes().items())), (before, _sizes())
+
+
+def test_versions_are_kept_for_what_is_not_done(tmp_path: Path) -> None:
+    """A batch that will be attempted again needs its version; without a checkpoint nothing is attempted again."""
+    assert done_before(tmp_path / "gone") is None
+    for folder in ("offsets", "commits"):
+        (tmp_path / folder).mkdir()
+    assert done_before(tmp_path) == 0
+    for batch in range(3):
+        (tmp_path / "offsets" / str(batch)).touch()
+        if batch < 2:
+            (tmp_path / "commits" / str(batch)).touch()
+    assert done_before(tmp_path) == 2

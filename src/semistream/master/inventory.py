@@ -31,6 +31,7 @@ from semistream.master.leases import (
     is_leased,
     lease_holders,
     orphans,
+    owners_of,
     pins_in,
     store_lock,
     unpin_before,
@@ -198,13 +199,16 @@ def _given_up(path: Path, pins: list[Pin], forget: Collection[str], older_than: 
     newest: dict[str, float] = {}
     for pin in pins:
         newest[pin.owner] = max(newest.get(pin.owner, 0.0), pin.since)
-    unknown = sorted(set(forget) - set(newest))
-    if unknown:
-        known = ", ".join(sorted(newest)) or "no query"
-        raise ConfigError(f"the query {unknown[0]!r} has no pins in {path}; known are {known}")
+    named: set[str] = set()
+    for query in forget:
+        owners = owners_of(path, query)
+        if not owners:
+            known = ", ".join(sorted(newest)) or "no query"
+            raise ConfigError(f"the query {query!r} has no pins in {path}; known are {known}")
+        named.update(owners)
     now = time.time()
     old = {owner for owner, since in newest.items() if older_than is not None and now - since > older_than}
-    return sorted({*forget, *old})
+    return sorted(named | old)
 
 
 def _existing(store: str | Path) -> Path:

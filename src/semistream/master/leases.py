@@ -221,6 +221,11 @@ def pins_in(path: Path) -> list[Pin]:
     return sorted(found, key=lambda pin: (pin.owner, pin.batch))
 
 
+def owners_of(path: Path, query: str) -> list[str]:
+    """Who has pins for a query: the query itself, and what it keeps tuples for under a name that begins with its."""
+    return sorted({pin.owner for pin in pins_in(path) if pin.owner == query or pin.owner.startswith(f"{query} ")})
+
+
 def pinned_versions(path: Path) -> set[int] | None:
     """Versions that some pin names; None when a pin cannot be read, so that any version may be meant."""
     pins = pins_in(path)

@@ -1,12 +1,16 @@
-"""When a query ends, its cache files go: executors live on, and would keep them until the application ends."""
+"""When a query ends, its cache files go, and the versions of R that nobody will ask for again are given back.
+
+Executors live on and would keep the files until the application ends; a store would keep the versions for ever. A query
+that has a batch left to attempt, or tuples that wait, keeps its versions: it may be started again.
+"""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
@@ -15,7 +19,11 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from semistream.errors import SemiStreamError
+from semistream.master.leases import owners_of, unpin_before
 from semistream.spark import metrics
+from semistream.spark.paths import shared_path
+from semistream.spark.records import done_before
 from semistream.spark.worker import WORKSHOP
 
 #: tasks for each core, so that every executor is likely to get one
@@ -25,10 +33,12 @@ _LOOK_SECONDS = 2.0
 _STOPPED = (Py4JError, PySparkException, OSError, AttributeError)
 _WATCHERS: WeakKeyDictionary[SparkContext, threading.Thread] = WeakKeyDictionary()
 _WATCHERS_LOCK = threading.Lock()
+#: the page stores that queries of this process have used
+_STORES: set[str] = set()
 
 
-def watch(df: DataFrame) -> None:
-    """Clean up after the queries of an application from now on, if this DataFrame belongs to one.
+def watch(df: DataFrame, store: Path) -> None:
+    """Clean up after the queries of an application from now on, if this DataFrame, read with a store, belongs to one.
 
     One thread looks which queries are gone. A listener would hear of those of its own session only, and `foreachBatch`
     sees a copy of the session.
@@ -37,6 +47,7 @@ def watch(df: DataFrame) -> None:
     if not df.isStreaming and context.getLocalProperty("sql.streaming.queryId") is None:
         return
     with _WATCHERS_LOCK:
+        _STORES.add(str(store))
         known = _WATCHERS.get(context)
         if known is None or not known.is_alive():
             session = df.sparkSession.newSession()
@@ -47,17 +58,41 @@ def watch(df: DataFrame) -> None:
 
 def _sweep(spark: SparkSession) -> None:
     """Remove what queries have left that are gone, until the application ends."""
+    checkpoints: dict[str, str] = {}
     with suppress(*_STOPPED):
         while spark.sparkContext._jsc is not None:
-            time.sleep(_LOOK_SECONDS)
+            metrics.ARRIVED.wait(_LOOK_SECONDS)
+            metrics.ARRIVED.clear()
             # In this order: a query that starts meanwhile is not among those which have reported.
             reported = metrics.queries()
             if reported:
-                active = spark._jsparkSession.sharedState().activeStreamingQueries().keySet().toString()
-                ended = {query for query in reported if query not in active}
+                active = _active(spark)
+                checkpoints |= active
+                ended = reported - active.keys()
                 if ended:
                     remove_caches(spark, *ended)
+                    for query in ended:
+                        _give_back(query, checkpoints.pop(query, None))
                     metrics.dismiss(ended)
+
+
+def _active(spark: SparkSession) -> dict[str, str]:
+    """The checkpoints of all queries that run, in whatever session."""
+    running = spark._jsparkSession.sharedState().activeStreamingQueries().values()
+    # One that ends while we look is None.
+    return {str(query.id().toString()): str(query.resolvedCheckpointRoot()) for query in running if query is not None}
+
+
+def _give_back(query: str, checkpoint: str | None) -> None:
+    """Forget which versions of R a query has used where it cannot need them again."""
+    if checkpoint is None:
+        return
+    with suppress(SemiStreamError, OSError):
+        # Up to what is done: the query may have been started again meanwhile.
+        done = done_before(shared_path(checkpoint, "checkpoint"))
+        for store in list(_STORES):
+            for owner in owners_of(Path(store), query):
+                unpin_before(store, owner, done)
 
 
 def remove_caches(spark: SparkSession, *queries: str) -> None:

@@ -122,8 +122,8 @@ def describe(
 
     `stream` names the columns that the rows have when they come to it, if these are not those of the DataFrame.
     """
-    watch(df)
     path = master_path(master)
+    watch(df, path)
     spec = resolved(replace(spec, fold_case=folds_case(df.sparkSession)), stream or df.columns, path)
     versioned = is_store(path)
     dimension = Dimension(

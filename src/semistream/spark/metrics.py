@@ -201,8 +201,9 @@ class _Store:
         with self._lock:
             if query in (_JOB, _RDD):
                 self._last_job = (query, batch)
-            else:
+            elif query not in self._queries:
                 self._queries.add(query)
+                ARRIVED.set()
             runs = self._batches.setdefault((query, batch), {})
             run = runs.get((enrichment, dimension))
             if run is None or run.execution < execution:
@@ -250,6 +251,8 @@ class _Store:
 
 
 _STORE = _Store()
+#: set when a query reports for the first time
+ARRIVED = threading.Event()
 
 
 def _summary(told: list[dict[str, Any]]) -> dict[str, Any]:

@@ -169,7 +169,7 @@ class Records:
         changes = found.changes(meaning)
         for shard in range(found.shards):
             self.shard(shard).check()
-        if changes and (self.waiting() or not self._all_committed()):
+        if changes and (self.waiting() or not all_committed(self.checkpoint)):
             raise ConfigError(
                 f"the checkpoint {self.checkpoint} holds tuples that wait in the enrichment {found.name!r}, and it is "
                 f"not the same any more: {'; '.join(changes)}. Start the query as it was, or finish what waits with "
@@ -228,14 +228,9 @@ class Records:
         sync_folder(target.parent)
         return Records(target)
 
-    def _all_committed(self) -> bool:
-        """Whether every batch that was begun is done, so that none is attempted again."""
-        begun, done = (_numbered(self.checkpoint / name) for name in ("offsets", "commits"))
-        return max(begun, default=-1) <= max(done, default=-1)
-
     def require_rest(self) -> None:
         """Refuse to go on while a batch is unfinished."""
-        if not self._all_committed():
+        if not all_committed(self.checkpoint):
             raise ConfigError(
                 f"the last batch of {self.checkpoint} is not finished, and will be attempted again: "
                 "start the query, let it finish a batch and stop it first"
@@ -415,6 +410,21 @@ class ShardRecords:
             yield
         finally:
             os.close(handle)
+
+
+def all_committed(checkpoint: Path) -> bool:
+    """Whether every batch that a query has begun is done, so that none is attempted again."""
+    begun, done = (_numbered(checkpoint / name) for name in ("offsets", "commits"))
+    return max(begun, default=-1) <= max(done, default=-1)
+
+
+def done_before(checkpoint: Path) -> int | None:
+    """The batch before which a query needs no version of R any more; None if there is no such query any more."""
+    if not checkpoint.exists():
+        return None
+    if any(records.waiting() for records in all_records(checkpoint)):
+        return 0
+    return max(_numbered(checkpoint / "commits"), default=-1) + 1
 
 
 def all_records(checkpoint: Path) -> list[Records]:
