@@ -48,6 +48,7 @@ soak: setup  ## kill Spark queries again and again, and compare what they wrote 
 faults: setup  ## kill or fail every call that changes a file, flip every byte, and compare (minutes)
 	$(BIN)/python -m tests.faults
 	$(BIN)/python -m tests.faults.spark
+	$(BIN)/python -m pytest -m thorough
 
 fmt: setup  ## sort imports, fix what can be fixed, format
 	$(BIN)/ruff check --fix .

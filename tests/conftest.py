@@ -16,15 +16,15 @@ settings.register_profile(
 )
 settings.load_profile("semistream")
 
-_PROGRAMS = tuple(f"tests/spark/test_{name}.py" for name in ("cluster", "java", "kills"))
+_PROGRAMS = tuple(f"tests/spark/test_{name}" for name in ("cluster", "java", "kills", "trust"))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """Give the tests with Spark to two workers of pytest-xdist, first of all, and share out the others one by one.
 
-    Those in a worker share a Spark session; those that start programs of their own, and take longest, are the other
-    worker's.
+    Those in a worker share a Spark session; those that start programs of their own, and those that break queries on
+    purpose, which takes longest, are the other worker's.
     `--dist loadgroup` would do, but pytest-xdist 3.8 writes its groups where pytest 9.2 does not look any more.
     """
     from xdist.scheduler import LoadScopeScheduling

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -31,6 +32,11 @@ _PATIENCE_SECONDS = 120
 _STARTS = 5
 _TOO_SLOW = "Python worker failed to connect back"
 _OURS = re.compile(r"\bsemistream(?:\.\w+)*\.\w+Error: (.+)")
+
+
+def thorough(*cases: Any) -> list[Any]:
+    """Cases of a parametrized test that much resemble another one; `pytest -m thorough` runs them."""
+    return [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.thorough) for case in cases]
 
 
 def relation(seed: int = 1) -> pa.Table:

@@ -20,6 +20,7 @@ from tests.spark.queries import (
     refusal,
     relation,
     stream,
+    thorough,
 )
 
 from semistream.errors import SemiStreamError
@@ -51,8 +52,10 @@ def _waiting(query: Query, store: Path, **changes: Any) -> None:
 # ---------------------------------------------------------------------------------------- what comes after and before
 
 
-@pytest.mark.parametrize("algorithm", ["meshjoin", "ssbj"])
-@pytest.mark.parametrize("after", ["coalesce", "repartition"])
+@pytest.mark.parametrize(
+    ("after", "algorithm"),
+    [("coalesce", "meshjoin"), *thorough(("coalesce", "ssbj"), ("repartition", "meshjoin"), ("repartition", "ssbj"))],
+)
 def test_coalesce_after_enrich(after: str, algorithm: str, query: Query, store: Path) -> None:
     query.feed(*FILES)
     enriched = query.carrying(store, algorithm=algorithm, memory="1.2MB")
@@ -60,7 +63,7 @@ def test_coalesce_after_enrich(after: str, algorithm: str, query: Query, store: 
     assert_same_rows(query.rows(), reference_join(S, R, "k", "left"))
 
 
-@pytest.mark.parametrize("place", ["first", "last"])
+@pytest.mark.parametrize("place", ["first", *thorough("last")])
 def test_union_with_another_stream_after_enrich(
     place: str, spark: SparkSession, query: Query, store: Path, tmp_path: Path
 ) -> None:
@@ -120,7 +123,7 @@ def test_one_master_twice_in_a_query_with_the_default_name(
         assert_same_rows(query.rows(), expected)
 
 
-@pytest.mark.parametrize("compose", [_chained, _in_two_branches])
+@pytest.mark.parametrize("compose", [_in_two_branches, *thorough(_chained)])
 def test_one_master_twice_in_a_query_under_two_names(
     compose: Callable[..., tuple[DataFrame, pa.Table]], query: Query, store: Path
 ) -> None:
@@ -184,7 +187,7 @@ def test_checkpoint_of_another_query(query: Query, store: Path, spark: SparkSess
     assert_same_rows(query.rows(), reference_join(FILES[0], R, "k", "left"))
 
 
-@pytest.mark.parametrize("spelling", ["uri", "link", "dots"])
+@pytest.mark.parametrize("spelling", ["uri", *thorough("link", "dots")])
 def test_own_checkpoint_under_another_spelling(spelling: str, query: Query, store: Path) -> None:
     query.feed(*FILES[:2])
     if spelling == "uri":
@@ -204,7 +207,7 @@ def test_own_checkpoint_under_another_spelling(spelling: str, query: Query, stor
 # ------------------------------------------------------------------------------------------ replayed batches
 
 
-@pytest.mark.parametrize("column", ["uuid()", "cast(rand() as string)"], ids=["uuid", "rand"])
+@pytest.mark.parametrize("column", ["uuid()", *thorough("cast(rand() as string)")])
 def test_replay_of_a_batch_with_a_random_column(column: str, query: Query, store: Path) -> None:
     """Waiting rows cannot be found in the new input: the replay stops before it gives a row."""
     _waiting(query, store, df=query.reading().withColumn("id", F.expr(column)))
@@ -224,7 +227,7 @@ def test_replay_of_a_batch_whose_files_have_changed(query: Query, store: Path) -
     assert query.count() == 0
 
 
-@pytest.mark.parametrize("how", ["inner", "left"])
+@pytest.mark.parametrize("how", ["left", *thorough("inner")])
 def test_replay_of_an_unchanged_batch(how: str, query: Query, store: Path) -> None:
     query.feed(*FILES[:2])
     query.one_batch(query.carrying(store, how=how))
@@ -243,8 +246,7 @@ def test_replay_of_an_unchanged_batch(how: str, query: Query, store: Path) -> No
     [
         ({"how": "inner"}, "how"),
         ({"on": {"seq": "k"}}, "on"),
-        ({"select": ["m01", "m02"]}, "select"),
-        ({"suffix": "_master"}, "suffix"),
+        *thorough(({"select": ["m01", "m02"]}, "select"), ({"suffix": "_master"}, "suffix")),
         ({"name": "another"}, "name"),
         ({"algorithm": "ssbj"}, "algorithm"),
         ({"k": 9}, "option"),
@@ -288,7 +290,7 @@ def test_started_again_without_max_delay(query: Query, store: Path) -> None:
     assert_same_rows(query.rows(), reference_join(FILES[0], R, "k", "left"))
 
 
-@pytest.mark.parametrize("change", [{"memory": "1.5MB"}, {"max_delay": "300s"}], ids=["memory", "max_delay"])
+@pytest.mark.parametrize("change", [{"memory": "1.5MB"}, *thorough({"max_delay": "300s"})])
 def test_started_again_with_another_budget_or_delay(change: dict[str, Any], query: Query, store: Path) -> None:
     """It may be refused, and then the old call goes on; in any case the rows are right."""
     _waiting(query, store)

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
-from tests.spark.queries import Query, build, outcome, refusal, relation, stream
+from tests.spark.queries import Query, build, outcome, refusal, relation, stream, thorough
 
 from semistream.spark import enrich, metrics
 from semistream.testing import assert_same_rows, reference_join
@@ -81,7 +81,7 @@ def test_columns_of_r_in_another_order(told: dict[str, Any], query: Query, store
 
 
 @pytest.mark.parametrize("told", [PLAIN, CARRYING], ids=["index", "carrying"])
-@pytest.mark.parametrize("place", [1, 3])
+@pytest.mark.parametrize("place", [1, *thorough(3)])
 def test_column_added_to_r(place: int, told: dict[str, Any], query: Query, store: Path) -> None:
     """Nobody sees it until the query is started again."""
     new = _people("new")
@@ -95,7 +95,7 @@ def test_column_added_to_r(place: int, told: dict[str, Any], query: Query, store
 
 
 @pytest.mark.parametrize("told", [PLAIN, CARRYING], ids=["index", "carrying"])
-@pytest.mark.parametrize("change", ["removed", "another type", "key of another type"])
+@pytest.mark.parametrize("change", ["removed", "another type", *thorough("key of another type")])
 def test_column_of_r_gone_or_of_another_type(change: str, told: dict[str, Any], query: Query, store: Path) -> None:
     """The batch fails before it gives a row, and says which version lacks what."""
     new = _people("new")
@@ -133,7 +133,7 @@ def test_column_that_is_not_selected_may_go(query: Query, store: Path) -> None:
 # ------------------------------------------------------------------------ another R at the same path
 
 
-@pytest.mark.parametrize("algorithm", ["sweepjoin", "meshjoin", "inlj", "auto"])
+@pytest.mark.parametrize("algorithm", ["sweepjoin", "auto", *thorough("meshjoin", "inlj")])
 def test_store_removed_and_built_again_between_two_jobs(
     algorithm: str, spark: SparkSession, store: Path, tmp_path: Path
 ) -> None:
@@ -184,7 +184,7 @@ def test_store_removed_and_built_again_while_tuples_wait(query: Query, store: Pa
     assert query.count() == before
 
 
-@pytest.mark.parametrize("algorithm", ["meshjoin", "ssbj", "rmeshjoin", "ssj"])
+@pytest.mark.parametrize("algorithm", ["ssbj", *thorough("meshjoin", "rmeshjoin", "ssj")])
 def test_parquet_file_rewritten_between_two_jobs(algorithm: str, spark: SparkSession, tmp_path: Path) -> None:
     """Same path, same number of rows, same size: the values differ."""
     df = spark.createDataFrame(S).repartition(2)
@@ -207,7 +207,7 @@ def test_parquet_folder_with_another_file_between_two_jobs(spark: SparkSession, 
 # -------------------------------------------------------------------- one R used in several ways in one session
 
 
-@pytest.mark.parametrize("algorithm", ["sweepjoin", "cachejoin", "meshjoin", "ssbj", "auto"])
+@pytest.mark.parametrize("algorithm", ["sweepjoin", "ssbj", *thorough("cachejoin", "meshjoin", "auto")])
 def test_streams_with_different_columns(algorithm: str, spark: SparkSession, store: Path) -> None:
     """The same worker processes meet them one after the other, and the first again."""
     narrow = S.select(["k", "seq"])
@@ -302,8 +302,8 @@ def _unusable(spark: SparkSession, how: str) -> Iterator[None]:
             aside.rename(folder)
 
 
-@pytest.mark.parametrize("how", ["a file", "a folder without writing"])
-@pytest.mark.parametrize("algorithm", ["sweepjoin", "ssbj", "auto"])
+@pytest.mark.parametrize("how", ["a file", *thorough("a folder without writing")])
+@pytest.mark.parametrize("algorithm", ["sweepjoin", *thorough("ssbj", "auto")])
 def test_cache_folder_of_the_executor_is_unusable(
     algorithm: str, how: str, spark: SparkSession, query: Query, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.queries import Query, build, outcome, refusal, relation, stream
+from tests.spark.queries import Query, build, outcome, refusal, relation, stream, thorough
 
 from semistream.testing import assert_same_rows, reference_join
 
@@ -62,7 +62,7 @@ def _lengthen(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"\0" * 8)
 
 
-@pytest.mark.parametrize("damage", [_delete, _truncate, _empty, _lengthen])
+@pytest.mark.parametrize("damage", [_delete, *thorough(_truncate, _empty, _lengthen)])
 def test_damaged_record(damage: Callable[[Path], None], query: Query, store: Path) -> None:
     record = query.kept()[0]
     sound = record.read_bytes()
