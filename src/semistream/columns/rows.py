@@ -183,7 +183,7 @@ class _Output:
     def arrays(self) -> list[pa.Array]:
         result = []
         for i, column in enumerate(self.physical.columns):
-            if pa.types.is_null(column.physical):
+            if i in self.physical.null_columns:
                 result.append(pa.nulls(self.count, column.physical))
                 continue
             valid = None
