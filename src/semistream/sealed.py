@@ -57,9 +57,9 @@ def read_sealed(path: Path) -> tuple[Any, str]:
     return unsealed(path.read_bytes())
 
 
-def sync_folder(folder: Path) -> None:
-    """Make names that were made or changed in a folder survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Make a file's bytes, or a folder's entries, survive a power cut."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
@@ -79,7 +79,7 @@ def put_file(path: Path, content: bytes, *, replace: bool) -> bool:
         else:
             # Unlike a rename, a link never replaces what another process wrote first.
             os.link(fresh, path)
-        sync_folder(path.parent)
+        sync(path.parent)
     except FileExistsError:
         return False
     except OSError as error:

@@ -28,7 +28,7 @@ from typing import Any
 import pyarrow as pa
 
 from semistream.errors import StoreError
-from semistream.sealed import read_sealed, sealed
+from semistream.sealed import read_sealed, sealed, sync
 
 FORMAT = "semistream-pages"
 FORMAT_VERSION = 3
@@ -248,12 +248,3 @@ def make_folder(path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
     for folder in reversed(missing):
         sync(folder.parent)
-
-
-def sync(path: Path) -> None:
-    """Make a file's bytes, or a folder's entries, survive a power cut."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

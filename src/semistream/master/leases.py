@@ -32,13 +32,12 @@ from semistream.master.format import (
     current_version,
     load_identity,
     make_folder,
-    sync,
     version_name,
     version_of,
     versions_in,
     write_synced,
 )
-from semistream.sealed import read_sealed, sealed
+from semistream.sealed import read_sealed, sealed, sync
 
 LOCK, QUERIES = ".lock", "queries"
 _FRESH = ".new-"

@@ -23,12 +23,12 @@ from semistream.master.format import (
     load_identity,
     make_folder,
     name_current,
-    sync,
     version_name,
     version_of,
     versions_in,
 )
 from semistream.master.leases import LOCK, drop_orphans, drop_unused, store_lock
+from semistream.sealed import sync
 
 _SCRATCH = ".build-"
 _REMOVALS = 5

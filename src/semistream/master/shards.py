@@ -27,9 +27,10 @@ from semistream.kernels.hashing import xxhash64_bytes
 from semistream.kernels.pages import CHECKSUM_SEED, hash_pages, layout_pages
 from semistream.master.base import Bools, Int64s
 from semistream.master.footer import record_batch_blocks
-from semistream.master.format import Manifest, encode_schema, sync
+from semistream.master.format import Manifest, encode_schema
 from semistream.master.pages import first_buffers
 from semistream.master.sorting import int64_view
+from semistream.sealed import sync
 
 _LAYOUT_PAGES = 1 << 14
 # The Arrow writer does not cut a slice out of a buffer of 64 bytes or less (a bitmap of 512 rows), and such a

@@ -33,7 +33,7 @@ from typing import Any
 
 from semistream.errors import ConfigError, SemiStreamError, StoreError
 from semistream.operators.snapshot import Snapshot
-from semistream.sealed import digest, put_file, read_sealed, seal, sealed, sync_folder, unseal
+from semistream.sealed import digest, put_file, read_sealed, seal, sealed, sync, unseal
 
 _FORMAT = 1
 #: the folder for records in a checkpoint
@@ -225,7 +225,7 @@ class Records:
             raise ConfigError(f"{target} exists: the checkpoint has an enrichment named {name!r} already")
         self._write(BINDING, asdict(replace(binding, name=name)))
         os.rename(self.folder, target)
-        sync_folder(target.parent)
+        sync(target.parent)
         return Records(target)
 
     def require_rest(self) -> None:
