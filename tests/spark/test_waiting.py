@@ -128,3 +128,16 @@ def test_mistakes_are_named(checkpoint: Path, tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert f"{newest} holds waiting tuples and cannot be read" in result.stderr
     assert Records(query.records.folder).binding().name == "r"
+
+
+def test_drained_columns_are_named_as_by_the_query(checkpoint: Path, tmp_path: Path) -> None:
+    """A master column that differs from one of the stream in case only has the suffix, here as there."""
+    table = _master(1).rename_columns(["k", "SEQ", "m02", "m03", "m04", "m05"])
+    semistream.build_pages(table, tmp_path / "r", on="k", page_rows=32, overwrite=True)
+    described = _dimension(tmp_path / "r", "meshjoin", "left")
+    described = replace(described, select=("SEQ", "m02"), fold_case=True)
+    query = Query(described, checkpoint, max_delay=60.0)
+    _rows_of(query, 1)
+    assert query.records.waiting() > 0
+    assert _carry("drain", checkpoint, "--out", tmp_path / "rest.parquet").exit_code == 0
+    assert pq.read_schema(tmp_path / "rest.parquet").names[-2:] == ["SEQ_right", "m02"]

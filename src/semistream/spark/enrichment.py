@@ -118,7 +118,7 @@ def describe(
     options: Mapping[str, Any],
     stream: Sequence[str] | None = None,
 ) -> Dimension:
-    """An enrichment as its worker processes will know it; `result_schema` checks it against stream and master data.
+    """An enrichment as its worker processes will know it; `described` checks it against stream and master data.
 
     `stream` names the columns that the rows have when they come to it, if these are not those of the DataFrame.
     """
@@ -286,7 +286,7 @@ def by_key(df: DataFrame, dimension: Dimension, shards: int) -> DataFrame:
 
 
 def described(df: DataFrame, dimensions: tuple[Dimension, ...]) -> tuple[tuple[Dimension, ...], StructType]:
-    """The dimensions with the stream that each of them gets, and the schema of the result."""
+    """The dimensions with the stream that each of them gets, and the result's schema; refuses what cannot be joined."""
     check_executors(df.sparkSession)
     arrow = arrow_schema(df)
     known = []
@@ -296,12 +296,8 @@ def described(df: DataFrame, dimensions: tuple[Dimension, ...]) -> tuple[tuple[D
     return tuple(known), _spark_schema(df, arrow)
 
 
-def result_schema(df: DataFrame, dimensions: tuple[Dimension, ...]) -> StructType:
-    """The stream's own fields as they are, then those of the dimensions; refuses what cannot be joined."""
-    return described(df, dimensions)[1]
-
-
 def _spark_schema(df: DataFrame, arrow: pa.Schema) -> StructType:
+    """The stream's own fields as they are, then those of the dimensions."""
     fields = list(df.schema.fields)
     for column in list(arrow)[len(fields) :]:
         try:

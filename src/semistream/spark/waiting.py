@@ -182,6 +182,7 @@ def _restored(binding: Binding, record: Record) -> SemiStreamJoin:
             select=meaning["select"],
             memory=record.private_bytes,
             suffix=meaning["suffix"],
+            fold_case=meaning["names without case"],
             **meaning["options"],
         )
     except BaseException:
