@@ -139,6 +139,8 @@ class PhysicalSchema:
         self.null_columns = frozenset(i for i, column in enumerate(self.columns) if pa.types.is_null(column.physical))
         #: bytes of a row of plain arrays but for its VAR values; bitmaps apart
         self.fixed_bytes = int(self.widths.sum()) + 4 * len(self.var_columns)
+        #: columns whose logical form is another one
+        self._dressed = [(i, column) for i, column in enumerate(self.columns) if not column.passes]
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -151,8 +153,12 @@ class PhysicalSchema:
         return [column.to_physical(array) for column, array in zip(self.columns, arrays, strict=True)]
 
     def decode(self, arrays: Sequence[pa.Array]) -> list[pa.Array]:
-        """Logical columns; raises `TooManyValuesError` when they must be fewer rows."""
-        return [column.to_logical(array) for column, array in zip(self.columns, arrays, strict=True)]
+        """Logical columns of all columns, or of the first so many; `TooManyValuesError` when they must be fewer rows."""
+        result = list(arrays)
+        for i, column in self._dressed:
+            if i < len(result):
+                result[i] = column.to_logical(result[i])
+        return result
 
     def decode_pieces(self, arrays: Sequence[pa.Array]) -> Iterator[list[pa.Array]]:
         """Logical columns of all rows in order, cut where one array of their type does not hold so many."""

@@ -202,7 +202,7 @@ INT32_MAX = 2**31 - 1
 
 def _fitting(out: _Output, var: dict[int, int], row_bytes: int, limit: int) -> int:
     """How many of the rows fit the limit; `var` has the total of each VAR column, its offsets stand in `out`."""
-    if max(var.values(), default=0) > INT32_MAX:
+    if max(var.values()) > INT32_MAX:
         return max(out.count // 2, 1)
     if out.count * row_bytes + sum(var.values()) <= limit:
         return out.count
@@ -248,9 +248,10 @@ def take_paged(
         )
         for i in physical.var_columns
     }
-    fitting = _fitting(out, totals, row_bytes, limit)
-    if fitting < count:
-        return fitting
+    if totals:
+        fitting = _fitting(out, totals, row_bytes, limit)
+        if fitting < count:
+            return fitting
     kernel.gather_paged(
         ids,
         start,
@@ -304,9 +305,10 @@ def take_rows(
         i: int(kernel.var_offsets_rows(slots, start, count, layout.header + int(layout.cells[i]), int(out.data[i])))
         for i in physical.var_columns
     }
-    fitting = _fitting(out, totals, row_bytes, limit)
-    if fitting < count:
-        return fitting
+    if totals:
+        fitting = _fitting(out, totals, row_bytes, limit)
+        if fitting < count:
+            return fitting
     kernel.gather_rows(
         slots,
         start,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -111,7 +112,7 @@ class JoinOutput(ABC):
             start += size
             size *= 2
 
-    @property
+    @cached_property
     def piece_bytes(self) -> int:
         """Bytes that one side of a piece of rows may take; a single row may take more."""
         return min(self.budget.total // 8, INT32_MAX)
@@ -119,9 +120,7 @@ class JoinOutput(ABC):
     def _built(self, lefts: list[pa.Array], rights: list[pa.Array]) -> Iterator[pa.RecordBatch]:
         """Output batches of physical columns: as few as their types allow."""
         try:
-            columns = self._stream.decode(lefts)
-            for column, array in zip(self.reader.physical.columns, rights, strict=False):
-                columns.append(column.to_logical(array))
+            columns = self._stream.decode(lefts) + self.reader.physical.decode(rights)
         except TooManyValuesError:
             half = len(lefts[0]) // 2
             if not half:
