@@ -67,6 +67,7 @@ def test_executor_killed_mid_run(
             assert_same_rows(rows, reference_join(stream, relation, "k", "left"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("mishap", "marks", "conf"),
     [(dying_tasks, ["executor died", "worker died"], {}), (slow_tasks, ["second attempt"], SPECULATION)],
