@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from semistream import open_join
-from semistream.cost.clock import PRICING, CostClock, chunks_a_tuple, counted, deep_counts
+from semistream.cost.clock import PRICING, CostClock, chunks_per_tuple, counted, deep_counts
 from semistream.cost.profile import REFERENCE_ROW_BYTES, UnitCost, paper_profile
 from semistream.operators.registry import OPERATORS
 
@@ -104,9 +104,9 @@ def test_tables_take_longer_the_larger_they_are() -> None:
 
 
 def test_chunks_of_a_push() -> None:
-    assert chunks_a_tuple(100, None) == pytest.approx(0.01)
-    assert chunks_a_tuple(100, 250) == pytest.approx(3 / 250)
-    assert chunks_a_tuple(1000, 250) == pytest.approx(1 / 250)
+    assert chunks_per_tuple(100, None) == pytest.approx(0.01)
+    assert chunks_per_tuple(100, 250) == pytest.approx(3 / 250)
+    assert chunks_per_tuple(1000, 250) == pytest.approx(1 / 250)
 
 
 def test_a_join_by_the_clock() -> None:

@@ -80,7 +80,7 @@ def test_output_rows_of_every_kind_of_join(how: str) -> None:
     """A quarter of the stream finds nothing, the rest three master tuples each."""
     master = open_master(pa.table({"k": np.repeat(np.arange(600), 3), "v": np.arange(1800)}), ("k",))
     stream = pa.record_batch({"k": np.arange(4000) % 800})
-    keys = zipf(800, 0.0, absent=0.25, rows_a_key=3.0)
+    keys = zipf(800, 0.0, absent=0.25, rows_per_key=3.0)
     predicted = Setting.of(master, JoinSpec.make("k", how), stream.schema, 1_000_000, keys).rows_out
     with open_join("inlj", master=master, on="k", how=how, memory="1MB") as join:
         rows = sum(batch.num_rows for batch in [*join.push(stream), *join.drain()])

@@ -71,13 +71,13 @@ def test_keys_drawn_with_repetition() -> None:
     """Seed 000's master data: e^-1 of the keys have no tuple, and there is one a key on average."""
     keys = zipf(100_000, 1.0, repeated=True)
     assert keys.absent_share == pytest.approx(math.exp(-1), abs=1e-3)
-    assert keys.rows_a_tuple == pytest.approx(1.0, abs=1e-3)
+    assert keys.rows_per_tuple == pytest.approx(1.0, abs=1e-3)
 
 
 def test_absent_keys_and_many_tuples_a_key() -> None:
-    keys = zipf(1_000, 0.5, rows_a_key=3.0, absent=0.25)
+    keys = zipf(1_000, 0.5, rows_per_key=3.0, absent=0.25)
     assert keys.absent_share == pytest.approx(0.25)
-    assert keys.rows_a_tuple == pytest.approx(0.75 * 3)
+    assert keys.rows_per_tuple == pytest.approx(0.75 * 3)
     assert float((keys.count * keys.m).sum()) == pytest.approx(0.75 * 3_000)
 
 

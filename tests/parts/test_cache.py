@@ -15,19 +15,19 @@ from semistream.parts.cache import Cache
 KEYS = 4000
 
 
-def filled(rows_a_key: int = 2) -> tuple[Cache, pa.Table]:
+def filled(rows_per_key: int = 2) -> tuple[Cache, pa.Table]:
     """A cache of KEYS keys whose rows carry the key and a text, and the table they came from."""
-    keys = np.repeat(np.arange(KEYS, dtype=np.int64), rows_a_key)
+    keys = np.repeat(np.arange(KEYS, dtype=np.int64), rows_per_key)
     table = pa.table({"key": keys, "text": [None if k % 7 == 0 else "x" * (k % 90) for k in keys.tolist()]})
     physical = PhysicalSchema(table.schema)
     layout = RowLayout(physical, ROW_HEADER)
     cache = Cache(Arena(4 << 20, layout.slot_bytes), layout, 6 << 20, KEYS)
     arrays = [column.combine_chunks() for column in table.columns]
     block = BatchColumns(physical, arrays, table.num_rows)
-    starts = np.arange(0, KEYS * rows_a_key, rows_a_key, dtype=np.int64)
+    starts = np.arange(0, KEYS * rows_per_key, rows_per_key, dtype=np.int64)
     counts = np.arange(KEYS, dtype=np.int64) % 50
     codes = np.arange(KEYS, dtype=np.int64)
-    assert cache.admit(codes, starts, starts + rows_a_key, counts, block) == KEYS
+    assert cache.admit(codes, starts, starts + rows_per_key, counts, block) == KEYS
     return cache, table
 
 
@@ -59,7 +59,7 @@ def test_the_rarest_keys_leave_first() -> None:
 
 
 def test_compaction_returns_extents_and_moves_every_row() -> None:
-    cache, _ = filled(rows_a_key=3)
+    cache, _ = filled(rows_per_key=3)
     cache.evict_least(KEYS * 9 // 10)
     before, held, free = cached_rows(cache), cache.pool.extents, cache.arena.free_extents
     returned = cache.compact()

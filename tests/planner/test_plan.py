@@ -112,6 +112,6 @@ def test_a_probe_tells_what_matches(tmp_path: Path) -> None:
     sample.probe(stream, 4_000_000)
     facts = sample.facts()
     assert abs(facts.absent - 0.25) < 0.05
-    assert facts.rows_a_key == 2.0
+    assert facts.rows_per_key == 2.0
     assert abs(facts.keys.absent_share - 0.25) < 0.05
-    assert abs(facts.keys.rows_a_tuple - 1.5) < 0.1
+    assert abs(facts.keys.rows_per_tuple - 1.5) < 0.1

@@ -56,7 +56,7 @@ COLUMNS = ["k", "m01", "m02", "m03", "m04", "m05"]
 SCHEMA = "k long, seq long, qty int"
 _PATIENCE_SECONDS = 300
 _FAILURES = 5
-_KILLS_A_VERSION = 10
+_KILLS_PER_VERSION = 10
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ class Run:
     folder: str
     master_url: str
     joins: list[str]
-    rows_a_file: int = 300
+    rows_per_file: int = 300
 
     def path(self, name: str) -> Path:
         return Path(self.folder) / name
 
     def stream(self, files: int) -> pa.Table:
-        return pa.Table.from_batches(stream_batches(files * self.rows_a_file, int(N_KEYS * 1.2), 0.9, 3))
+        return pa.Table.from_batches(stream_batches(files * self.rows_per_file, int(N_KEYS * 1.2), 0.9, 3))
 
     def master(self, version: int) -> pa.Table:
         """R; its versions differ in one column, so that a row tells which of them it was made with."""
@@ -92,8 +92,8 @@ class Run:
     def feed(self) -> None:
         """Another file."""
         number = self.files()
-        start = number * self.rows_a_file
-        rows = stream_batches(self.rows_a_file, int(N_KEYS * 1.2), 0.9, 3, start=start)
+        start = number * self.rows_per_file
+        rows = stream_batches(self.rows_per_file, int(N_KEYS * 1.2), 0.9, 3, start=start)
         pq.write_table(pa.Table.from_batches(rows), self.path("new.parquet"))
         self.path("new.parquet").rename(self.path("in") / f"{number:05d}.parquet")
 
@@ -189,7 +189,7 @@ class Tormentor:
         try:
             for kind in kinds:
                 self._kill(kind)
-                if self.account.kills.total() % _KILLS_A_VERSION == 0:
+                if self.account.kills.total() % _KILLS_PER_VERSION == 0:
                     self.account.versions += 1
                     self.run.new_version(self.account.versions)
                     print(f"{self.account.kills.total()} of {len(kinds)} kills", flush=True)

@@ -122,7 +122,7 @@ def test_a_plan_that_proves_wrong_is_made_anew(
     _, chosen = planner.settle(batch)
     assert chosen is not None
     monkeypatch.setattr(auto, "_LEAST_TUPLES", 10)
-    monkeypatch.setattr(auto, "_WARM_TUPLES_A_KEY", 0)
+    monkeypatch.setattr(auto, "_WARM_TUPLES_PER_KEY", 0)
     monkeypatch.setattr(auto, "_BETTER", 0.0)
     hits = chosen.hit_rate * 1000
     planner.review(chosen, batch, hits, 1000)

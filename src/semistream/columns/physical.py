@@ -153,7 +153,7 @@ class PhysicalSchema:
         return [column.to_physical(array) for column, array in zip(self.columns, arrays, strict=True)]
 
     def decode(self, arrays: Sequence[pa.Array]) -> list[pa.Array]:
-        """Logical columns of all columns, or of the first so many; `TooManyValuesError` when they must be fewer rows."""
+        """Logical columns of all columns or of the first ones; `TooManyValuesError` when they must be fewer rows."""
         result = list(arrays)
         for i, column in self._dressed:
             if i < len(result):

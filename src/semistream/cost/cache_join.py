@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from semistream.cost.clock import chunks_a_tuple
+from semistream.cost.clock import chunks_per_tuple
 from semistream.cost.division import Division, cache_capacity, divide, linked_capacity, linked_slot
 from semistream.cost.index import disk_phase, index_join, left_keys, tables
 from semistream.cost.model import Prediction
@@ -58,6 +58,6 @@ def cached_index_join(
         memory["intermediate buffer"] = float(intermediate)
         extra["intermediate_appends"] = missed
         # Into I_B in pieces it can take; what a piece costs is that one thread wakes the other.
-        chunks = chunks_a_tuple(division.chunk, s.batch)
+        chunks = chunks_per_tuple(division.chunk, s.batch)
         extra["handovers"] = chunks * math.ceil(missed / chunks / max(intermediate // linked_slot(s), 1))
     return index_join(algorithm, s, profile, room, cached, h_S, memory=memory, extra=extra, h_R=h_R, shared=shared)

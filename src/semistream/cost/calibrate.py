@@ -395,7 +395,7 @@ def own_costs(runs: Runs, usual: dict[str, UnitCost]) -> dict[str, UnitCost]:
     where that is known.
     """
     prior = [usual[symbol].seconds if symbol in usual else 0.0 for symbol in _OWN]
-    fits = [_fit([sorted(turns, key=_seconds_a_tuple)[len(turns) // 2] for turns in runs], prior)]
+    fits = [_fit([sorted(turns, key=_seconds_per_tuple)[len(turns) // 2] for turns in runs], prior)]
     random = np.random.default_rng(_SEED)
     fits += [
         _fit([turns[int(random.integers(0, len(turns)))] for turns in runs], prior) for _ in range(_BOOTSTRAPS // 4)
@@ -409,7 +409,7 @@ def own_costs(runs: Runs, usual: dict[str, UnitCost]) -> dict[str, UnitCost]:
     return costs
 
 
-def _seconds_a_tuple(run: _Run) -> float:
+def _seconds_per_tuple(run: _Run) -> float:
     return run.seconds / max(run.counts.get("tuples_in", 1.0), 1.0)
 
 

@@ -162,7 +162,7 @@ def counted(join: SemiStreamJoin, before: JoinStats | None = None, *, batch: int
     for column in fields(JoinStats):
         value = getattr(join.stats, column.name)
         counts[column.name] = float(value - (getattr(before, column.name) if before is not None else 0))
-    counts["chunks"] = counts["tuples_in"] * chunks_a_tuple(join.chunk_rows, batch)
+    counts["chunks"] = counts["tuples_in"] * chunks_per_tuple(join.chunk_rows, batch)
     r_bytes = join.master.n_rows * join.master.row_bytes
     return {**counts, **deep_counts(join.name, counts, join.budget.total, r_bytes)}
 
@@ -201,7 +201,7 @@ def hit_share(counts: Mapping[str, float]) -> float:
     return counts.get("cache_hits", 0.0) / asked if asked else 0.0
 
 
-def chunks_a_tuple(chunk_rows: int, batch: int | None) -> float:
+def chunks_per_tuple(chunk_rows: int, batch: int | None) -> float:
     """A push is cut into chunks; the last one of it may be short."""
     if not batch:
         return 1.0 / chunk_rows

@@ -14,9 +14,9 @@ from semistream.kernels.cache import ENTRY_BYTES
 from semistream.kernels.fifo import FIFO_HEADER
 from semistream.kernels.linked import LINKED_HEADER
 from semistream.operators.base import MAX_CHUNK_ROWS, MIN_CHUNK_ROWS
-from semistream.operators.chunk import SCRATCH_BYTES_A_ROW
+from semistream.operators.chunk import SCRATCH_BYTES_PER_ROW
 from semistream.parts.cache import MAX_LOAD as CACHE_LOAD
-from semistream.parts.pending import BUCKET_BYTES, TUPLES_A_BUCKET
+from semistream.parts.pending import BUCKET_BYTES, TUPLES_PER_BUCKET
 from semistream.parts.pending import MAX_LOAD as PENDING_LOAD
 
 _ASSUMED_STREAM_SLOT = 512
@@ -61,7 +61,7 @@ def divide(
     one_page = times * s.buffer_bytes(1)
     least_arena = 16 * max(_EXTENT, 16 * max(int(s.v_R), _ASSUMED_STREAM_SLOT))
     fixed = s.index_bytes + extra_fixed
-    least = fixed + one_page + SCRATCH_BYTES_A_ROW * MIN_CHUNK_ROWS * scratches + least_arena
+    least = fixed + one_page + SCRATCH_BYTES_PER_ROW * MIN_CHUNK_ROWS * scratches + least_arena
     if total < least:
         raise BudgetError(
             f"a budget of {total} bytes is too small for this master data; it needs at least {least} bytes",
@@ -69,8 +69,8 @@ def divide(
         )
     room = total - fixed - one_page - least_arena
     chunk = min(max(total // 1024, MIN_CHUNK_ROWS), MAX_CHUNK_ROWS)
-    chunk = max(min(chunk, room // (SCRATCH_BYTES_A_ROW * scratches)), MIN_CHUNK_ROWS)
-    scratch = SCRATCH_BYTES_A_ROW * chunk * scratches
+    chunk = max(min(chunk, room // (SCRATCH_BYTES_PER_ROW * scratches)), MIN_CHUNK_ROWS)
+    scratch = SCRATCH_BYTES_PER_ROW * chunk * scratches
     room -= scratch
     wanted = min(int(total * share), _MOST_BUFFER) if wanted_buffer is None else wanted_buffer
     wanted = max(min(wanted, room + one_page), one_page)
@@ -137,7 +137,7 @@ def linked_slot(s: Setting) -> float:
 
 def fifo_tuple_bytes(shape: ArenaShape, slot: float) -> float:
     """v_S with all it needs: its part of an extent and of the buckets."""
-    return shape.extent / shape.slots(slot, EXTENT_HEADER) + BUCKET_BYTES / TUPLES_A_BUCKET
+    return shape.extent / shape.slots(slot, EXTENT_HEADER) + BUCKET_BYTES / TUPLES_PER_BUCKET
 
 
 def fifo_capacity(shape: ArenaShape, slot: float, limit: float) -> float:

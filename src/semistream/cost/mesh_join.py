@@ -29,13 +29,13 @@ def mesh_join(s: Setting, profile: CostProfile) -> Prediction:
 
 
 def scan_without_cache(
-    algorithm: str, s: Setting, profile: CostProfile, division: Division, pages_a_step: int
+    algorithm: str, s: Setting, profile: CostProfile, division: Division, pages_per_step: int
 ) -> Prediction:
     """All tables are H_S."""
     slot = fifo_slot(s)
     shape = arena(division.tables, slot, s.v_R)
     h_S = fifo_capacity(shape, slot, shape.spare)
-    turn = cycle(s, pages_a_step, h_S, missed=1.0)
+    turn = cycle(s, pages_per_step, h_S, missed=1.0)
     return predict(
         algorithm,
         s,

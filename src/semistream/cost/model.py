@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from semistream.cost.clock import CostClock, chunks_a_tuple, deep_counts, hit_share
+from semistream.cost.clock import CostClock, chunks_per_tuple, deep_counts, hit_share
 from semistream.cost.division import Division
 from semistream.cost.probability import Floats, KeyClasses
 from semistream.cost.profile import CostProfile
@@ -85,7 +85,7 @@ def predict(
         "finished": 1.0,
         "rows_out": s.rows_out,
         "unmatched": s.keys.absent_share,
-        "chunks": chunks_a_tuple(division.chunk, s.batch),
+        "chunks": chunks_per_tuple(division.chunk, s.batch),
         **counts,
     }
     full |= deep_counts(algorithm, full, s.M, s.R_t * s.row_bytes)

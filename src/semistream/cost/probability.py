@@ -26,7 +26,7 @@ _SINGLE_RANKS = 1024
 _CLASS_GROWTH = 1.03
 #: terms summed one by one before the Euler-Maclaurin formula takes over
 _FIRST_TERMS = 32
-_MOST_ROWS_A_KEY = 12
+_MOST_ROWS_PER_KEY = 12
 #: a key seen so often in a sample has a probability of its own; the rarer ones form the tail
 _SURE_COUNT = 5
 
@@ -91,7 +91,7 @@ class KeyClasses:
         return float((self.count * self.p)[self.m == 0].sum())
 
     @property
-    def rows_a_tuple(self) -> float:
+    def rows_per_tuple(self) -> float:
         """Output rows a stream tuple gives on average: the mean of m over the stream."""
         return float((self.count * self.p * self.m).sum())
 
@@ -168,15 +168,15 @@ def zipf(
     n_keys: int,
     exponent: float,
     *,
-    rows_a_key: float = 1.0,
+    rows_per_key: float = 1.0,
     absent: float = 0.0,
     repeated: bool = False,
 ) -> KeyClasses:
     """A stream by Zipf's law over n_keys keys.
 
     `absent` is the share of keys, whatever their rank, that R lacks. With `repeated` R's keys were drawn with
-    repetition, as seed 000 does: the number of master tuples of a key is Poisson(rows_a_key), so some keys have
-    none. Else each key that R has, has rows_a_key of them.
+    repetition, as seed 000 does: the number of master tuples of a key is Poisson(rows_per_key), so some keys have
+    none. Else each key that R has, has rows_per_key of them.
 
     >>> round(zipf(1_000_000, 1.0).p_N(zipf(1_000_000, 1.0).most_frequent(10_000)), 3)
     0.68
@@ -190,9 +190,9 @@ def zipf(
     width = (end - begin).astype(np.float64)
     p = np.diff(sums) / width / float(harmonic(n_keys, exponent))
     p /= float((p * width).sum())
-    shares: list[tuple[float, float]] = [(1.0 - absent, rows_a_key)]
+    shares: list[tuple[float, float]] = [(1.0 - absent, rows_per_key)]
     if repeated:
-        weights = [math.exp(-rows_a_key) * rows_a_key**m / math.factorial(m) for m in range(_MOST_ROWS_A_KEY)]
+        weights = [math.exp(-rows_per_key) * rows_per_key**m / math.factorial(m) for m in range(_MOST_ROWS_PER_KEY)]
         shares = [((1.0 - absent) * w / sum(weights), float(m)) for m, w in enumerate(weights)]
     if absent:
         shares.append((absent, 0.0))
@@ -243,7 +243,7 @@ class FrequencySample:
             merged, counts = merged[counts > 0], counts[counts > 0]
         self.codes, self.counts = merged, counts
 
-    def classes(self, domain: int, *, rows_a_key: float = 1.0, absent: float = 0.0) -> KeyClasses:
+    def classes(self, domain: int, *, rows_per_key: float = 1.0, absent: float = 0.0) -> KeyClasses:
         """Key classes of the stream: what was seen often as it was seen, the tail by its power law.
 
         `domain` is the number of keys that can occur, as a rule those of R. Keys seen five times or more, and more
@@ -273,7 +273,7 @@ class FrequencySample:
         order = np.argsort(-p, kind="stable")
         p, width = p[order], width[order]
         p = p / float((p * width).sum())
-        shares = [(1.0 - absent, rows_a_key)]
+        shares = [(1.0 - absent, rows_per_key)]
         if absent:
             shares.append((absent, 0.0))
         return _split(width, p, shares)

@@ -25,19 +25,19 @@ class ScanCycle:
         return self.k * self.w
 
 
-def cycle(s: Setting, pages_a_step: int, h_S: float, missed: float) -> ScanCycle:
+def cycle(s: Setting, pages_per_step: int, h_S: float, missed: float) -> ScanCycle:
     """The R-cycle of a pending table of h_S tuples, when this share of the stream waits.
 
     Drained after every batch, R goes round once more for it: k steps that take nothing in.
     """
-    k = max(-(-s.n_pages // max(pages_a_step, 1)), 1)
+    k = max(-(-s.n_pages // max(pages_per_step, 1)), 1)
     w_S = max(h_S / k, 1.0)
     w = w_S / missed if missed > 0 else math.inf
     if s.drained and missed > 0:
         w = 1.0 / (1.0 / w + k / s.batch)
         w_S = w * missed
-    last = s.n_pages - (k - 1) * pages_a_step
-    size = ((k - 1) * s.read_bytes(pages_a_step) + s.read_bytes(last)) / k
+    last = s.n_pages - (k - 1) * pages_per_step
+    size = ((k - 1) * s.read_bytes(pages_per_step) + s.read_bytes(last)) / k
     return ScanCycle(k, s.R_t / k, w_S, w, s.n_pages / k, size)
 
 

@@ -23,13 +23,13 @@ from semistream.master.pages import PageStoreReader
 from semistream.spec import JoinSpec
 
 #: offset, first code and checksum of a page, whether it continues a run, and whether it was verified
-_INDEX_BYTES_A_PAGE = 8 + 8 + 8 + 1 + 1 / 8
+_INDEX_BYTES_PER_PAGE = 8 + 8 + 8 + 1 + 1 / 8
 #: the second index of a store in order of frequency: a first code a block, room to read blocks into, no fences
 _SECOND_INDEX_BLOCKS = 64
 #: what Arrow IPC puts around a page: a node and two buffers a column, and the message itself
-_FRAME_BYTES_A_COLUMN = 48
+_FRAME_BYTES_PER_COLUMN = 48
 _FRAME_BYTES = 96
-_HELD_BYTES_A_PAGE = 32
+_HELD_BYTES_PER_PAGE = 32
 _LEAST_PAGE_ROWS, _MOST_PAGE_ROWS = 16, 65536
 #: what a VAR value takes besides its bytes: cells of 32 bytes, on average half of the last one is empty
 _VAR_EXTRA = 20
@@ -61,7 +61,7 @@ class Setting:
     #: a page store is read into a buffer of its pages; other forms of R hand out pages of their own
     has_buffer: bool = True
     #: bytes the reader holds a page in memory and besides, and columns that are read, the key code among them
-    held_bytes: int = _HELD_BYTES_A_PAGE
+    held_bytes: int = _HELD_BYTES_PER_PAGE
     held_fixed: int = 0
     columns: int = 15
     #: bytes a page has in memory (all columns), as the operators count what they map
@@ -90,7 +90,7 @@ class Setting:
             return 1.0 - absent
         if self.how == "anti":
             return absent
-        return self.keys.rows_a_tuple + (absent if self.how == "left" else 0.0)
+        return self.keys.rows_per_tuple + (absent if self.how == "left" else 0.0)
 
     def buffer_bytes(self, pages: int) -> int:
         """Bytes of a disk buffer of so many pages: the pages, aligned, their key codes and their tables."""
@@ -196,10 +196,10 @@ class Setting:
             raise ConfigError(f"R_t={R_t}, M={M}: allowed are sizes from 0 tuples and from 1 byte")
         columns = 15
         pages = -(-R_t // page_rows)
-        index = int(pages * _INDEX_BYTES_A_PAGE) + 8
+        index = int(pages * _INDEX_BYTES_PER_PAGE) + 8
         if order == "frequency":
             index += _SECOND_INDEX_BLOCKS * TABLE_BLOCK + 8 * -(-R_t // TABLE_ENTRIES) - 9 * pages
-        frame = _FRAME_BYTES + _FRAME_BYTES_A_COLUMN * columns
+        frame = _FRAME_BYTES + _FRAME_BYTES_PER_COLUMN * columns
         return Setting(
             R_t=R_t,
             page_rows=page_rows,

@@ -13,7 +13,7 @@ from semistream.kernels.cache import ENTRY_BYTES
 from semistream.parts.cache import MAX_LOAD
 
 _BUFFER_SHARE = 0.05
-_SKETCH_BYTES_A_KEY = 4
+_SKETCH_BYTES_PER_KEY = 4
 #: tuples a key of the cache after which the sketch is halved
 _WINDOW_PER_KEY = 40.0
 #: part of the misses that drive out a cached key, as runs show it: most where keys are alike and few are cached, for
@@ -35,8 +35,8 @@ def sweep_join(s: Setting, profile: CostProfile) -> Prediction:
     shape = arena(division.tables, s.v_R)
     if s.R_t > 0 and resident_bytes(s) <= shape.spare:
         return resident_join("sweepjoin", s, profile, division, shape)
-    keys = max(int(shape.spare / (key_bytes(s) + _SKETCH_BYTES_A_KEY)), 8)
-    sketch = keys * _SKETCH_BYTES_A_KEY
+    keys = max(int(shape.spare / (key_bytes(s) + _SKETCH_BYTES_PER_KEY)), 8)
+    sketch = keys * _SKETCH_BYTES_PER_KEY
     directory = ENTRY_BYTES * (int(keys / MAX_LOAD) + 2)
     room = shape.spare - sketch
     h_R = float(min(keys, int((room - directory) // shape.extent) * shape.slots(s.v_R)))

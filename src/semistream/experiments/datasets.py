@@ -15,7 +15,7 @@ SHARES = (0.01, 0.03, 0.1)
 LEAST_MEMORY = 500_000
 #: TPC-H at scale factor 100 and 20 million weather reports stand beside a synthetic R of 100 million tuples. Of fewer
 #: reports than the least no share but the largest would be enough memory.
-_ROWS_A_SCALE_FACTOR = 1_000_000
+_ROWS_PER_SCALE_FACTOR = 1_000_000
 _REPORTS, _LEAST_REPORTS = 0.2, 400_000
 
 UNIFORM = (
@@ -31,7 +31,7 @@ MANY_TO_MANY = (
 
 
 def tpch_source(lab: Lab) -> TpchSource:
-    return TpchSource(lab.rows / _ROWS_A_SCALE_FACTOR)
+    return TpchSource(lab.rows / _ROWS_PER_SCALE_FACTOR)
 
 
 def weather_source(lab: Lab) -> WeatherSource:

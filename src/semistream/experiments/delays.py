@@ -30,7 +30,7 @@ _SEGMENTS = 5
 #: arrival rates, as parts of what the slowest algorithm can serve
 LOADS = (0.2, 0.4, 0.6, 0.8)
 #: tuples of a rate: enough for some turns of the main loop, which are what a tuple waits for
-_TURNS_A_LOAD, _LEAST_TUPLES, _MOST_TUPLES = 10, 12_000, 200_000
+_TURNS_PER_LOAD, _LEAST_TUPLES, _MOST_TUPLES = 10, 12_000, 200_000
 #: a shorter wait is none, but what is left of a difference of two moments
 _LEAST_WAIT_S = 1e-9
 
@@ -131,7 +131,7 @@ def run_delays(
     turns = 2 * -(-max(warmed.block_tuples, 4 * batch) // batch)
     processing, capacity = _at_full_speed(join, stream, position, turns, batch, profiles, ways)
     position += turns * batch
-    tuples = int(min(max(_TURNS_A_LOAD * warmed.loop_tuples, _LEAST_TUPLES), _MOST_TUPLES))
+    tuples = int(min(max(_TURNS_PER_LOAD * warmed.loop_tuples, _LEAST_TUPLES), _MOST_TUPLES))
     waiting: dict[str, list[dict[str, Any]]] = {}
     chosen: Mapping[str, list[float]] = rates_per_s or {way: [load * capacity[way] for load in LOADS] for way in ways}
     for way in ways:

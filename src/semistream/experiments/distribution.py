@@ -13,7 +13,7 @@ from semistream.experiments.lab import Lab
 from semistream.experiments.runs import Estimate
 from semistream.workloads.zipf import zipf_keys
 
-_TUPLES_A_KEY = 4
+_TUPLES_PER_KEY = 4
 #: beyond this many keys a longer stream would show nothing new
 _MOST_KEYS = 10_000_000
 _SEGMENTS = 5
@@ -28,7 +28,7 @@ def _keys(lab: Lab) -> int:
 def _ranked(lab: Lab) -> list[np.ndarray]:
     """How often each key came in each part of a stream, the most frequent keys of all of it first."""
     n_keys = _keys(lab)
-    size = max(_TUPLES_A_KEY * n_keys // _SEGMENTS, 1)
+    size = max(_TUPLES_PER_KEY * n_keys // _SEGMENTS, 1)
     parts = [
         np.bincount(zipf_keys(n_keys, 1.0, lab.seed, part * size, size), minlength=n_keys) for part in range(_SEGMENTS)
     ]

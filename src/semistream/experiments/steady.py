@@ -27,8 +27,8 @@ from semistream.operators.base import SemiStreamJoin
 #: and turns a tuple by no more than this part of themselves.
 _HITS_CHANGE, _OTHER_CHANGE = 0.01, 0.05
 _FILLINGS = 1.5
-_LOADS_A_TURN = 20
-_MOST_TUPLES_A_TURN = 1_000_000
+_LOADS_PER_TURN = 20
+_MOST_TUPLES_PER_TURN = 1_000_000
 #: the papers' bytes of a waiting tuple: 20 and a queue node
 _V_S = 24
 _LEAST_BATCH, _MOST_BATCH = 500, 65_536
@@ -74,7 +74,7 @@ def run_steady(
     rule = WARM_UPS.get(join.name, _LEARNS)
     warmed = warm(join, stream, batch)
     # Few loads would say little: a turn has enough of them, unless they serve very many tuples each.
-    enough = min(_LOADS_A_TURN * warmed.loop_tuples, max(join.reader.n_rows / 2, _MOST_TUPLES_A_TURN))
+    enough = min(_LOADS_PER_TURN * warmed.loop_tuples, max(join.reader.n_rows / 2, _MOST_TUPLES_PER_TURN))
     turn_batches = max(round(max(warmed.block_tuples * rule.turn_blocks, enough) / batch), 2)
     measured = [_turn(join, stream, batch, turn_batches) for _ in range(turns or rule.turns)]
     cache = getattr(join, "cache", None)

@@ -25,7 +25,7 @@ from semistream.columns.rows import BatchColumns, RowLayout
 from semistream.errors import BudgetError, IndexRequiredError, SchemaError, SemiStreamError, StoreError
 from semistream.kernels.cache import ROW_HEADER
 from semistream.master.base import Master, PageReader, require_columns
-from semistream.operators.chunk import SCRATCH_BYTES_A_ROW, Chunk, JoinStats, Scratch
+from semistream.operators.chunk import SCRATCH_BYTES_PER_ROW, Chunk, JoinStats, Scratch
 from semistream.operators.lifecycle import JoinLife
 from semistream.operators.output import JoinOutput
 from semistream.operators.snapshot import Snapshot
@@ -141,7 +141,7 @@ class SemiStreamJoin(JoinOutput, JoinLife):
             )
         room = total - fixed - one_page - least_arena
         chunk = min(max(total // 1024, MIN_CHUNK_ROWS), MAX_CHUNK_ROWS)
-        chunk = max(min(chunk, room // (SCRATCH_BYTES_A_ROW * self.scratches)), MIN_CHUNK_ROWS)
+        chunk = max(min(chunk, room // (SCRATCH_BYTES_PER_ROW * self.scratches)), MIN_CHUNK_ROWS)
         room -= Scratch.bytes_for(chunk) * self.scratches
         share = self._default_buffer_bytes(total) if wanted_buffer is None else wanted_buffer
         share = max(min(share, room + one_page), one_page)

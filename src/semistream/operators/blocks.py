@@ -54,12 +54,12 @@ class BlockJoin(LookupJoin):
         self._cache_share = cache_share
         super().__init__(master, spec, budget_bytes, **common)
 
-    def _pages_a_list(self) -> int:
+    def _pages_per_list(self) -> int:
         """Consecutive pages whose tuples wait in one list."""
         return 1
 
     def _extra_fixed_bytes(self, total: int) -> int:
-        self.list_pages = self._pages_a_list()
+        self.list_pages = self._pages_per_list()
         self.n_lists = -(-self.reader.n_pages // self.list_pages)
         lists = self.n_lists + self.extra_lists
         per_list = LIST_BYTES + _UTILITY_BYTES + self.extra_list_bytes

@@ -12,7 +12,7 @@ from semistream.columns.rows import BatchColumns
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-SCRATCH_BYTES_A_ROW = 64
+SCRATCH_BYTES_PER_ROW = 64
 
 
 @dataclass
@@ -84,4 +84,4 @@ class Scratch:
 
     @staticmethod
     def bytes_for(rows: int) -> int:
-        return SCRATCH_BYTES_A_ROW * rows
+        return SCRATCH_BYTES_PER_ROW * rows

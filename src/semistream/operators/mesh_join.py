@@ -59,7 +59,7 @@ class MeshJoin(ScanJoin):
             wanted_buffer = self._buffer_bytes_for(max(pages, 1))
         super()._plan_fixed(total, wanted_buffer)
 
-    def _pages_a_step(self) -> int:
+    def _pages_per_step(self) -> int:
         if self._wanted_k is None:
             return self.buffer_pages
         return min(self.buffer_pages, max(-(-self.reader.n_pages // self._wanted_k), 1))

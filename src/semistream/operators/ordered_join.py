@@ -132,7 +132,7 @@ class OrderedJoin(OrderedOutput):
         self._cache_bytes, self._cache_keys = spare - 1024, keys
         self._new_cache()
         self._asked = 0
-        self._rows_a_key = 1.0
+        self._rows_per_key = 1.0
         #: keys of the current batch with too many master tuples to be cached
         self._oversize: set[int] = set()
         self._settle()
@@ -254,7 +254,7 @@ class OrderedJoin(OrderedOutput):
         return self.queue.layout.flag_at if self.spec.keeps_unmatched else 0
 
     def _keys_that_fit(self) -> int:
-        rows = self.cache.row_room / max(self._rows_a_key, 0.1)
+        rows = self.cache.row_room / max(self._rows_per_key, 0.1)
         return max(min(int(rows), self.cache.max_keys - self.cache.keys), 1)
 
     def _make_room(self, asked: int) -> None:
@@ -332,7 +332,7 @@ class OrderedJoin(OrderedOutput):
             dealt = self.cache.admit(codes[at:], starts[at:], ends[at:], counts[at:], block)
             if dealt:
                 rows = float((ends[at : at + dealt] - starts[at : at + dealt]).sum())
-                self._rows_a_key += min(dealt / 1000, 0.5) * (rows / dealt - self._rows_a_key)
+                self._rows_per_key += min(dealt / 1000, 0.5) * (rows / dealt - self._rows_per_key)
             self.stats.switched += dealt
             at += dealt
             if at < len(codes):

@@ -85,7 +85,7 @@ class PartitionJoin(BlockJoin):
         self._deadline = deadline
         super().__init__(master, spec, budget_bytes, **common)
 
-    def _pages_a_list(self) -> int:
+    def _pages_per_list(self) -> int:
         pages = max(self.reader.n_pages, 1)
         if self._partition_pages is not None:
             return min(self._partition_pages, pages)

@@ -36,8 +36,8 @@ class ScanJoin(SemiStreamJoin):
     access = "scan"
 
     def _build(self) -> None:
-        self.pages_a_step = self._pages_a_step()
-        self.k = -(-self.reader.n_pages // self.pages_a_step)
+        self.pages_per_step = self._pages_per_step()
+        self.k = -(-self.reader.n_pages // self.pages_per_step)
         self.position = 0
         self.step_number = 0
         self.open_count = 0
@@ -47,7 +47,7 @@ class ScanJoin(SemiStreamJoin):
         self._build_tables(self._make_arena(layout.slot_bytes, self._master_layout.slot_bytes))
         self._settle()
 
-    def _pages_a_step(self) -> int:
+    def _pages_per_step(self) -> int:
         return self.buffer_pages
 
     def _build_tables(self, arena: Arena) -> None:
@@ -60,14 +60,14 @@ class ScanJoin(SemiStreamJoin):
     # ---------------------------------------------------------------------------------------- the loop
 
     @property
-    def _tuples_a_cycle(self) -> float:
+    def _tuples_per_cycle(self) -> float:
         """Tuples that H_S has room for."""
         return self.pending.limit_bytes / self.pending.tuple_bytes
 
     @property
     def chunk_target(self) -> int:
         """w: tuples a step may add to H_S so that k chunks fill it; where w is no whole number, steps take turns."""
-        w = self._tuples_a_cycle / self.k
+        w = self._tuples_per_cycle / self.k
         return max(1, int(w * (self.position + 1)) - int(w * self.position))
 
     def _consume(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
@@ -154,7 +154,7 @@ class ScanJoin(SemiStreamJoin):
             self._begin_cycle()
         self.close_chunk()
         self._settle()
-        block = self.disk.load(self.position * self.pages_a_step, self.pages_a_step)
+        block = self.disk.load(self.position * self.pages_per_step, self.pages_per_step)
         yield from self._probe(block)
         self._after_probe(block)
         self.stats.iterations += 1

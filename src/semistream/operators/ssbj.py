@@ -148,7 +148,7 @@ class SSBJ(ScanJoin):
         self.cache.limit_bytes = self._total - self.pending.bytes_held - self._block_bytes
 
     @property
-    def _tuples_a_cycle(self) -> float:
+    def _tuples_per_cycle(self) -> float:
         """Adapted: they fill what is left when the switching cycle will have collected its rows."""
         room = self._total - self.cache.bytes_held - self._block_bytes - self._to_collect - self._growth_bytes
         if self.pending.layout.has_var:

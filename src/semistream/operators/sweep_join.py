@@ -18,7 +18,7 @@ from semistream.parts.cache import Cache
 from semistream.parts.frequency import FrequencySketch
 from semistream.spec import JoinSpec
 
-_SKETCH_BYTES_A_KEY = 4
+_SKETCH_BYTES_PER_KEY = 4
 _WINDOW_PER_KEY = 40
 
 
@@ -80,8 +80,8 @@ class SweepJoin(LookupJoin):
         if held is not None:
             self.cache = held
         else:
-            keys = max(int(room / (Cache.key_bytes(row_slot) + _SKETCH_BYTES_A_KEY)), 8)
-            self.sketch = FrequencySketch(keys * _SKETCH_BYTES_A_KEY // 2, keys * _WINDOW_PER_KEY)
+            keys = max(int(room / (Cache.key_bytes(row_slot) + _SKETCH_BYTES_PER_KEY)), 8)
+            self.sketch = FrequencySketch(keys * _SKETCH_BYTES_PER_KEY // 2, keys * _WINDOW_PER_KEY)
             self.budget.hold("frequency sketch", self.sketch.bytes_held)
             self.cache = Cache(arena, self._master_layout, room - self.sketch.bytes_held, keys)
             self._level = 0

@@ -18,7 +18,7 @@ Int64s = npt.NDArray[np.int64]
 
 MAX_LOAD = 0.8
 BUCKET_BYTES = 4
-TUPLES_A_BUCKET = 2.0
+TUPLES_PER_BUCKET = 2.0
 
 
 class _Pending:
@@ -133,7 +133,7 @@ class FifoPending(_Pending):
     @property
     def tuple_bytes(self) -> float:
         """What a waiting tuple takes: its slot, its share of a bucket, and its VAR bytes as they were so far."""
-        size = self.pool.slot_bytes + BUCKET_BYTES / TUPLES_A_BUCKET
+        size = self.pool.slot_bytes + BUCKET_BYTES / TUPLES_PER_BUCKET
         if self.layout.has_var:
             per_tuple = self.blocks.live / len(self) if len(self) else 2.0 * len(self.layout.var_columns)
             size += 32 * per_tuple
@@ -141,7 +141,7 @@ class FifoPending(_Pending):
 
     def append(self, codes: Int64s, source: Paged, ids: Int64s, start: int, count: int, slots: Int64s) -> int:
         """Take as many of the tuples as fit; returns how many."""
-        if len(self) + count > 1.25 * TUPLES_A_BUCKET * len(self.buckets):
+        if len(self) + count > 1.25 * TUPLES_PER_BUCKET * len(self.buckets):
             self._grow(count)
         count = self._fitting(source, ids, start, count)
         if count == 0:
@@ -165,7 +165,7 @@ class FifoPending(_Pending):
     def _grow(self, count: int) -> None:
         """More buckets, if the limit has room for them."""
         room = max(self.limit_bytes - self.bytes_held, 0) // BUCKET_BYTES
-        wanted = max(int((len(self) + count) / TUPLES_A_BUCKET), len(self.buckets) * 5 // 4)
+        wanted = max(int((len(self) + count) / TUPLES_PER_BUCKET), len(self.buckets) * 5 // 4)
         self.resize(min(wanted, len(self.buckets) + room))
 
     def resize(self, size: int) -> None:
@@ -177,7 +177,7 @@ class FifoPending(_Pending):
 
     def fit_directory(self) -> None:
         """Give back buckets that are far too many for the tuples that wait."""
-        size = max(int(len(self) / TUPLES_A_BUCKET), 64)
+        size = max(int(len(self) / TUPLES_PER_BUCKET), 64)
         if size < len(self.buckets) * 4 // 5:
             self.resize(size)
 

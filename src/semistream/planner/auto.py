@@ -39,8 +39,8 @@ from semistream.spec import JoinSpec
 
 #: what a sample takes of the budget: a 32nd, of a small one up to an eighth; and bytes a key takes while it is counted
 _SAMPLE_PART, _LARGEST_PART, _SMALL_SAMPLE_BYTES, _MOST_SAMPLE_BYTES = 32, 8, 1 << 16, 4 << 20
-_SAMPLE_BYTES_A_KEY = 64
-_LEAST_SAMPLE_BYTES = 16 * _SAMPLE_BYTES_A_KEY
+_SAMPLE_BYTES_PER_KEY = 64
+_LEAST_SAMPLE_BYTES = 16 * _SAMPLE_BYTES_PER_KEY
 #: how often a budget is raised, by one part in as many, until the plan agrees with the operators that it is enough
 _LEAST_TRIES = 32
 #: tuples before the trial and the first check, and how much further off each next one is, at most
@@ -54,7 +54,7 @@ _SAMPLE_SAYS, _HOTTEST = 10_000, 64
 #: what another operator must promise to be worth a change
 _BETTER = 1.25
 #: tuples a cached key needs until the cache has learnt what it will
-_WARM_TUPLES_A_KEY, _WARM_CYCLES = 8, 6
+_WARM_TUPLES_PER_KEY, _WARM_CYCLES = 8, 6
 
 
 class AutoJoin(JoinLife):
@@ -185,7 +185,7 @@ class AutoJoin(JoinLife):
         return None
 
     def _start(self, schema: pa.Schema) -> None:
-        capacity = self._sample_bytes // _SAMPLE_BYTES_A_KEY
+        capacity = self._sample_bytes // _SAMPLE_BYTES_PER_KEY
         self._sample = StreamSample(self.master, self.spec, schema, capacity=capacity)
         if self._given is not None:
             self._learn(self._given)
@@ -484,7 +484,7 @@ class AutoJoin(JoinLife):
 def _warm_up(candidate: Candidate) -> float:
     """Tuples until a cache is what the formula takes it for."""
     symbols = candidate.prediction.symbols
-    warm = _WARM_TUPLES_A_KEY * symbols.get("h_R", 0.0)
+    warm = _WARM_TUPLES_PER_KEY * symbols.get("h_R", 0.0)
     if OPERATORS[candidate.algorithm].access == "scan":
         warm = max(warm, _WARM_CYCLES * symbols.get("k", 1.0) * candidate.prediction.w)
     return min(warm, 10.0 * _LAST_CHECK)

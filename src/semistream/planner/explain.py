@@ -173,7 +173,7 @@ class Explanation:
                 "seen": stream.seen,
                 "exponent": stream.exponent,
                 "absent": stream.absent,
-                "rows_a_key": stream.rows_a_key,
+                "rows_per_key": stream.rows_per_key,
             },
             "profile": self.plan.profile.name,
         }

@@ -33,7 +33,7 @@ class StreamFacts:
     exponent: float
     #: share of the stream without a match, and master tuples of a key that has some
     absent: float = 0.0
-    rows_a_key: float = 1.0
+    rows_per_key: float = 1.0
 
     @staticmethod
     def assumed(n_rows: int, exponent: float = ASSUMED_EXPONENT, absent: float = 0.0) -> StreamFacts:
@@ -45,7 +45,7 @@ class StreamFacts:
         known = f"a sample of {self.seen:,} tuples" if self.seen else "nothing is known, assumed"
         return (
             f"{known}: Zipf exponent about {self.exponent:.2f}, {self.absent:.0%} without a match, "
-            f"{self.rows_a_key:.3g} master tuples a key"
+            f"{self.rows_per_key:.3g} master tuples a key"
         )
 
 
@@ -65,7 +65,7 @@ class StreamSample:
         #: of the stream: tuples looked at, and without a usable key
         self._null = 0
         self._absent = 0.0
-        self._rows_a_key = 1.0
+        self._rows_per_key = 1.0
 
     @property
     def seen(self) -> int:
@@ -113,7 +113,7 @@ class StreamSample:
             return
         self._absent = min(unmatched / tuples, 0.999)
         if tuples > unmatched:
-            self._rows_a_key = max(rows / (tuples - unmatched), 1.0)
+            self._rows_per_key = max(rows / (tuples - unmatched), 1.0)
 
     def _drawn(self, batch: pa.RecordBatch, rows: int) -> pa.RecordBatch:
         """The key columns of at most so many tuples, drawn at random; plain, for views cannot be taken from."""
@@ -127,9 +127,9 @@ class StreamSample:
 
     def facts(self) -> StreamFacts:
         """What the sample says; what it does not know is assumed."""
-        in_r = max(self._master.n_rows / self._rows_a_key, 1.0)
+        in_r = max(self._master.n_rows / self._rows_per_key, 1.0)
         if not self._counts.seen:
             return StreamFacts.assumed(int(in_r), absent=self._absent)
         domain = max(int(in_r / (1.0 - self._absent)), 1)
-        keys = self._counts.classes(domain, rows_a_key=self._rows_a_key, absent=self._absent)
-        return StreamFacts(keys, self.seen, self._counts.exponent(domain), self._absent, self._rows_a_key)
+        keys = self._counts.classes(domain, rows_per_key=self._rows_per_key, absent=self._absent)
+        return StreamFacts(keys, self.seen, self._counts.exponent(domain), self._absent, self._rows_per_key)

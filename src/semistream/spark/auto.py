@@ -33,7 +33,7 @@ from semistream.spec import JoinSpec
 #: points of hit rate that a plan may be off, and what another operator must promise
 _HIT_POINTS, _BETTER = 0.05, 1.25
 #: tuples a process must have joined for each cached key before it judges a plan
-_WARM_TUPLES_A_KEY, _LEAST_TUPLES = 8, 200_000
+_WARM_TUPLES_PER_KEY, _LEAST_TUPLES = 8, 200_000
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Planner:
         """After a task: plan anew where the cache does not do what was predicted."""
         self._asked += int(asked)
         # Before the cache is warm its hits say nothing.
-        if not asked or self._asked < max(_LEAST_TUPLES, _WARM_TUPLES_A_KEY * chosen.h_R):
+        if not asked or self._asked < max(_LEAST_TUPLES, _WARM_TUPLES_PER_KEY * chosen.h_R):
             return
         if abs(hits / asked - chosen.hit_rate) <= _HIT_POINTS:
             return

@@ -27,7 +27,7 @@ from semistream.spark.records import done_before
 from semistream.spark.worker import WORKSHOP
 
 #: tasks for each core, so that every executor is likely to get one
-_TASKS_A_CORE = 2
+_TASKS_PER_CORE = 2
 _LOOK_SECONDS = 2.0
 #: what Spark raises when it was stopped meanwhile
 _STOPPED = (Py4JError, PySparkException, OSError, AttributeError)
@@ -101,7 +101,7 @@ def remove_caches(spark: SparkSession, *queries: str) -> None:
     The job runs as `mapInArrow`, so that it meets the worker processes which the queries have used.
     """
     with suppress(*_STOPPED):
-        tasks = spark.sparkContext.defaultParallelism * _TASKS_A_CORE
+        tasks = spark.sparkContext.defaultParallelism * _TASKS_PER_CORE
         job = spark.range(0, tasks, 1, tasks).mapInArrow(partial(_remove, queries), "id long")
         job.write.format("noop").mode("overwrite").save()
 

@@ -38,7 +38,7 @@ from semistream.workloads.workload import Workload
 
 #: A file of sales holds what was sold in this time.
 FILE_SECONDS = 0.5
-FILES_A_BATCH = 8
+FILES_PER_BATCH = 8
 #: The enrichments, by the names that the metrics have for them.
 ENRICHMENTS = {"products": "products-1", "customers": "customers-2"}
 
@@ -151,7 +151,7 @@ class RetailWarehouse:
         """Start the query that loads fact_sales."""
         self.arrived.mkdir()
         with explained("starting the load"):
-            sales = self.spark.readStream.schema(self._sales.schema).option("maxFilesPerTrigger", FILES_A_BATCH)
+            sales = self.spark.readStream.schema(self._sales.schema).option("maxFilesPerTrigger", FILES_PER_BATCH)
             enriched = enrich_star(
                 sales.parquet(str(self.arrived)),
                 [

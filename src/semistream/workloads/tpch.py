@@ -20,8 +20,8 @@ TOOL = "tpchgen-cli"
 #: Order column to customer column, as `open_join` and `enrich` take it.
 ON = {"o_custkey": "c_custkey"}
 _TABLES = ("customer", "orders")
-_CUSTOMERS_A_SCALE = 150_000
-_ORDERS_A_CUSTOMER = 10
+_CUSTOMERS_PER_SCALE = 150_000
+_ORDERS_PER_CUSTOMER = 10
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class Tpch:
     @property
     def customers_count(self) -> int:
         """What the benchmark's rules say, not what the files hold."""
-        return int(_CUSTOMERS_A_SCALE * self.scale_factor)
+        return int(_CUSTOMERS_PER_SCALE * self.scale_factor)
 
     @property
     def orders_count(self) -> int:
-        return self.customers_count * _ORDERS_A_CUSTOMER
+        return self.customers_count * _ORDERS_PER_CUSTOMER
 
 
 def tpch(cache: str | Path, scale_factor: float) -> Tpch:

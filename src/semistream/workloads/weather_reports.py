@@ -25,7 +25,7 @@ from semistream.workloads.weather import FIELDS, MASTER_MONTHS, MONTH_NAMES, SCH
 from semistream.workloads.workload import Workload
 
 #: Every third hour is a synoptic one.
-_SLOTS_A_DAY = 8
+_SLOTS_PER_DAY = 8
 #: Share of the land stations; longitude and latitude with their spread in degrees; first station number.
 _REGIONS = np.array(
     [
@@ -40,7 +40,7 @@ _REGIONS = np.array(
         (0.02, 190.0, 60.0, -5.0, 15.0, 91_000),  # Pacific islands
     ]
 )
-_NUMBERS_A_REGION = 3_900
+_NUMBERS_PER_REGION = 3_900
 #: From (longitude, latitude) to (longitude, latitude); longitudes beyond 360 cross the meridian of Greenwich.
 _LANES = np.array(
     [
@@ -103,8 +103,8 @@ class WeatherReports(Workload):
         """For each month, its first three-hour slot since 1970, and how many slots come before it here."""
         first = np.array([(year - 1970) * 12 + month - 1 for year, month in self.months]).astype("datetime64[M]")
         days = [edge.astype("datetime64[D]").astype(np.int64) for edge in (first, first + 1)]
-        before = np.concatenate(([0], np.cumsum((days[1] - days[0]) * _SLOTS_A_DAY)))
-        return days[0] * _SLOTS_A_DAY, before
+        before = np.concatenate(([0], np.cumsum((days[1] - days[0]) * _SLOTS_PER_DAY)))
+        return days[0] * _SLOTS_PER_DAY, before
 
     def _make(self, start: int, stop: int) -> list[pa.Array]:
         draws = Draws(self.seed, "weather", start, stop)
@@ -133,7 +133,7 @@ class WeatherReports(Workload):
         }
         missing: dict[str, np.ndarray] = {}
         self._clouds(draws, values, missing)
-        time = pa.array(slot * (24 // _SLOTS_A_DAY * 3_600_000_000)).cast(SCHEMA.field("time").type)
+        time = pa.array(slot * (24 // _SLOTS_PER_DAY * 3_600_000_000)).cast(SCHEMA.field("time").type)
         return [time] + [
             pa.array(values[column.name].astype(column.type.to_pandas_dtype()), mask=missing.get(column.name))
             for column in FIELDS
@@ -162,7 +162,7 @@ class WeatherReports(Workload):
         minutes = [np.rint(60 * (region[:, 1 + 2 * i] + region[:, 2 + 2 * i] * sums[i])) for i in (0, 1)]
         lon = (np.rint(minutes[0] / 0.6).astype(np.int64)) % 36000
         lat = np.clip(np.rint(minutes[1] / 0.6), -8900, 8900).astype(np.int64)
-        return np.stack((lat, lon, region[:, 5].astype(np.int64) + scaled(draw << np.uint64(20), _NUMBERS_A_REGION)))
+        return np.stack((lat, lon, region[:, 5].astype(np.int64) + scaled(draw << np.uint64(20), _NUMBERS_PER_REGION)))
 
     def _bell(self, positions: np.ndarray) -> np.ndarray:
         """Nearly normal with deviation 1: three uniform draws from there on, summed up."""
@@ -197,9 +197,9 @@ class WeatherReports(Workload):
 
 def _solar_altitude(slot: np.ndarray, lat: np.ndarray, lon: np.ndarray) -> np.ndarray:
     """Tenths of a degree above the horizon."""
-    day, eighth = np.divmod(slot, _SLOTS_A_DAY)
+    day, eighth = np.divmod(slot, _SLOTS_PER_DAY)
     tilt = np.radians(-23.44) * np.cos((day + 11) * (2 * np.pi / 365.25))
-    hour_angle = np.radians(eighth * (360.0 / _SLOTS_A_DAY) + lon / 100.0 - 180.0)
+    hour_angle = np.radians(eighth * (360.0 / _SLOTS_PER_DAY) + lon / 100.0 - 180.0)
     phi = np.radians(lat / 100.0)
     height = np.sin(phi) * np.sin(tilt) + np.cos(phi) * np.cos(tilt) * np.cos(hour_angle)
     degrees = np.degrees(np.arcsin(np.clip(height, -1.0, 1.0)))
@@ -208,6 +208,6 @@ def _solar_altitude(slot: np.ndarray, lat: np.ndarray, lon: np.ndarray) -> np.nd
 
 def _moonlight(slot: np.ndarray, lon: np.ndarray) -> np.ndarray:
     """Hundredths of a full moon overhead; negative while it is below the horizon."""
-    phase = 0.5 - 0.5 * np.cos(slot * (2 * np.pi / (29.53 * _SLOTS_A_DAY)))
-    up = np.cos(slot * (2 * np.pi / (_SLOTS_A_DAY * 1.035)) + np.radians(lon / 100.0))
+    phase = 0.5 - 0.5 * np.cos(slot * (2 * np.pi / (29.53 * _SLOTS_PER_DAY)))
+    up = np.cos(slot * (2 * np.pi / (_SLOTS_PER_DAY * 1.035)) + np.radians(lon / 100.0))
     return np.asarray(np.rint(110 * phase * up).astype(np.int64))
