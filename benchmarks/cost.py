@@ -15,7 +15,7 @@ calibrated first, on other data and other budgets (or loaded with --profile).
     python benchmarks/cost.py --tune                  the analytic optimum against a grid of real runs, by the clock
 
 Measured is CPU time with buffered reads, which a busy machine disturbs least, and wall time with direct reads. For
-operators with threads CPU time is that of all threads, beside eq 2 of seed 004, which is a sum as well; --wall
+operators with threads CPU time is that of all threads, beside eq 2 of opcachejoin2020, which is a sum as well; --wall
 compares wall time with the slowest of the parallel phases (on an idle machine with a CPU for each). Each turn is
 timed beside a yardstick, a fixed piece of work, and counted in units of it: a machine that is slower now than when
 it was calibrated touches both. That is good for small changes. A shared machine may be half as fast for minutes, and

@@ -375,7 +375,7 @@ def part_peers(settings: Settings) -> Iterator[Line]:
 
 
 def part_optimum(settings: Settings) -> Iterator[Line]:
-    """Keys drawn with repetition (seed 000): how near SSBJ comes to the best any cache policy could do."""
+    """Keys drawn with repetition (ssbj2019): how near SSBJ comes to the best any cache policy could do."""
     rows = settings.rows
     store = page_store(settings, rows, repeat=True)
     probabilities = key_probabilities(rows, EXPONENT, SEED)
@@ -396,7 +396,7 @@ def part_optimum(settings: Settings) -> Iterator[Line]:
         papers = optimal_tuples_per_cycle(probabilities, tuples, MASTER_ROW_BYTES, PAPER_V_S, budget)
         sizes = real_sizes(ssbj)
         real = optimal_tuples_per_cycle(probabilities, tuples, sizes.v_R, sizes.v_S, sizes.memory, sizes.entry_bytes)
-        # DESIGN's formula prices tuples only: a cached key, or its absence, costs nothing by itself.
+        # The formula prices tuples only: a cached key, or its absence, costs nothing by itself.
         tuples_only = optimal_tuples_per_cycle(probabilities, tuples, sizes.v_R, sizes.v_S, sizes.memory)
         detail = {
             "tuples_per_cycle": per_cycle,

@@ -69,7 +69,7 @@ def test_algorithms_as_json(invoke: Invoke) -> None:
     rows = json.loads(invoke("algorithms", "--json").stdout)
     assert [row["name"] for row in rows] == list(OPERATORS)
     for row in rows:
-        assert set(row) == {"name", "aliases", "needs_index", "access", "seed"}
+        assert set(row) == {"name", "aliases", "needs_index", "access", "paper"}
         assert row["access"] in ("scan", "index")
     by_name = {row["name"]: row for row in rows}
     assert "cmeshjoin" in by_name["ssj"]["aliases"]

@@ -21,7 +21,7 @@ from semistream.cost.registry import predict_join
 from semistream.cost.setting import Setting
 
 PROFILE = paper_profile()
-#: R of seeds 000 to 002, and their memory: 1 % and 10 % of it
+#: R of ssbj2019, ssj2014 and sscj2013, and their memory: 1 % and 10 % of it
 PAPER_ROWS = 100_000_000
 MEMORY = {"1%": 120_000_000, "10%": 1_200_000_000}
 
@@ -50,13 +50,13 @@ def predicted_rate(algorithm: str, rows: int, memory: int, skew: float, profile:
 @pytest.mark.parametrize("cpu", [1 / 3, 1.0, 3.0])
 @pytest.mark.parametrize(("algorithm", "factor"), [("ssj", 1.5), ("ssbj", 1.5)])
 def test_scan_caches_beat_meshjoin_with_skew(runs: Runs, algorithm: str, factor: float, cpu: float) -> None:
-    """Seeds 000 and 001; whatever the CPU of the time, within a factor of three either way."""
+    """ssbj2019 and ssj2014; whatever the CPU of the time, within a factor of three either way."""
     profile = scaled(PROFILE, cpu)
     assert rate(runs, algorithm, 1.0, profile) > factor * rate(runs, "meshjoin", 1.0, profile)
 
 
 def test_without_skew_the_scan_caches_cost_a_little(runs: Runs) -> None:
-    """Seed 001: SSJ "slightly worse" than MESHJOIN at skew 0. SSBJ caches nothing then, and is about the same."""
+    """ssj2014: SSJ "slightly worse" than MESHJOIN at skew 0. SSBJ caches nothing then, and is about the same."""
     mesh = rate(runs, "meshjoin", 0.0)
     assert 0.5 * mesh < rate(runs, "ssj", 0.0) < mesh
     assert rate(runs, "ssbj", 0.0) == pytest.approx(mesh, rel=0.15)
@@ -72,7 +72,7 @@ def test_rmeshjoin_is_meshjoin_where_b_is_not_tuned(runs: Runs) -> None:
 
 @pytest.mark.parametrize("cpu", [1 / 3, 1.0, 3.0])
 def test_cachejoin_beats_hybridjoin_with_skew(runs: Runs, cpu: float) -> None:
-    """Seed 002; here by 2, there by 3 to 4.5."""
+    """sscj2013; here by 2, there by 3 to 4.5."""
     profile = scaled(PROFILE, cpu)
     assert rate(runs, "cachejoin", 1.0, profile) > 2.0 * rate(runs, "hybridjoin", 1.0, profile)
 
@@ -83,7 +83,7 @@ def test_without_skew_cachejoin_is_slightly_worse_than_hybridjoin(runs: Runs) ->
 
 
 def test_the_optimised_x_hybridjoin_is_ahead(runs: Runs) -> None:
-    """Seed 003, R in order of frequency for all of them."""
+    """oxhybridjoin2012, R in order of frequency for all of them."""
     both = {"budget": FREQUENCY_BUDGET, "order": "frequency"}
     optimised = rate(runs, "oxhybridjoin", 1.0)
     pinned = rate(runs, "xhybridjoin", 1.0)
@@ -98,14 +98,14 @@ def test_every_shared_load_beats_one_read_a_tuple(runs: Runs) -> None:
 
 
 def test_the_share_through_ssbjs_cache_grows_with_memory(runs: Runs) -> None:
-    """Seed 000 figure 5f: 39 % to 54 % there; more here, for every key of R has a tuple."""
+    """ssbj2019 figure 5f: 39 % to 54 % there; more here, for every key of R has a tuple."""
     small = runs.steady("ssbj", 1.0, budget=350_000, warm=160_000).hit_rate
     assert 0.5 < small < runs.steady("ssbj", 1.0).hit_rate < 0.8
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 def test_the_best_switching_factor_is_about_one(factor: float) -> None:
-    """Seed 000 figure 6a; by the formula, that no hysteresis is better than 1 by more than 2 %."""
+    """ssbj2019 figure 6a; by the formula, that no hysteresis is better than 1 by more than 2 %."""
     setting = Setting.sketch(1_000_000, 12_000_000, zipf(1_000_000, 1.0))
     plain = predict_join("ssbj", setting, PROFILE).service_rate_per_s
     other = predict_join("ssbj", setting.with_options(switching_factor=factor), PROFILE).service_rate_per_s
@@ -128,7 +128,7 @@ def test_scan_caches_at_the_papers_size(algorithm: str, memory: str) -> None:
 
 @pytest.mark.parametrize("memory", list(MEMORY))
 def test_cachejoin_at_the_papers_size(memory: str) -> None:
-    """Seed 002: 3 (1 %) to 4.5 (10 %) times HYBRIDJOIN; here above 2."""
+    """sscj2013: 3 (1 %) to 4.5 (10 %) times HYBRIDJOIN; here above 2."""
     cached, plain = (predicted_rate(name, PAPER_ROWS, MEMORY[memory], 1.0) for name in ("cachejoin", "hybridjoin"))
     assert 2.0 < cached / plain < 4.5
 
@@ -136,7 +136,7 @@ def test_cachejoin_at_the_papers_size(memory: str) -> None:
 @pytest.mark.parametrize("rows", [500_000, 2_000_000, 8_000_000])
 @pytest.mark.parametrize("memory", [50_000_000, 100_000_000])
 def test_the_optimised_x_hybridjoin_at_the_papers_sizes(rows: int, memory: int) -> None:
-    """Seed 003: ahead of X-HYBRIDJOIN, HYBRIDJOIN, R-MESHJOIN and MESHJOIN at every setting."""
+    """oxhybridjoin2012: ahead of X-HYBRIDJOIN, HYBRIDJOIN, R-MESHJOIN and MESHJOIN at every setting."""
     best = predicted_rate("oxhybridjoin", rows, memory, 1.0)
     for other in ("xhybridjoin", "hybridjoin", "rmeshjoin", "meshjoin"):
         assert best > predicted_rate(other, rows, memory, 1.0), other
@@ -145,7 +145,7 @@ def test_the_optimised_x_hybridjoin_at_the_papers_sizes(rows: int, memory: int) 
 @pytest.mark.parametrize("skew", [0.5, 0.75, 1.0])
 @pytest.mark.parametrize(("rows", "memory"), [(500_000, 50_000_000), (2_000_000, 50_000_000), (2_000_000, 250_000_000)])
 def test_parallel_phases_at_the_papers_sizes(rows: int, memory: int, skew: float) -> None:
-    """Seed 004: OP-CACHEJOIN ahead of P-CACHEJOIN ahead of CACHEJOIN, memory a fifth of R and more."""
+    """opcachejoin2020: OP-CACHEJOIN ahead of P-CACHEJOIN ahead of CACHEJOIN, memory a fifth of R and more."""
     alone, two, three = (
         predicted_rate(name, rows, memory, skew) for name in ("cachejoin", "pcachejoin", "opcachejoin")
     )
@@ -156,14 +156,14 @@ def test_parallel_phases_at_the_papers_sizes(rows: int, memory: int, skew: float
 
 
 def test_one_disk_does_not_load_twice_as_fast() -> None:
-    """Seed 004 halves c_I/O for OP-CACHEJOIN. With one disk and memory of 1 % of R nearly all time is I/O: the second
-    buffer then only takes memory from H_S, and OP-CACHEJOIN is behind."""
+    """opcachejoin2020 halves c_I/O for OP-CACHEJOIN. With one disk and memory of 1 % of R nearly all time is I/O: the
+    second buffer then only takes memory from H_S, and OP-CACHEJOIN is behind."""
     at = (PAPER_ROWS, MEMORY["1%"], 1.0)
     assert predicted_rate("opcachejoin", *at) < predicted_rate("pcachejoin", *at)
 
 
 def test_seven_times_meshjoin_is_more_than_memory_allows() -> None:
-    """Seed 000: 7 to 8 times. No policy gets that from these bytes; SSBJ's formula says where it ends."""
+    """ssbj2019: 7 to 8 times. No policy gets that from these bytes; SSBJ's formula says where it ends."""
     times = predicted_rate("ssbj", PAPER_ROWS, MEMORY["10%"], 1.0, scaled(PROFILE, 1e-3)) / predicted_rate(
         "meshjoin", PAPER_ROWS, MEMORY["10%"], 1.0, scaled(PROFILE, 1e-3)
     )

@@ -47,7 +47,7 @@ def test_twice_the_work_takes_twice_the_time(algorithm: str) -> None:
 
 
 def test_the_terms_of_cachejoin_are_those_of_its_equation() -> None:
-    """Seed 002 eq 2, term by term."""
+    """sscj2013 eq 2, term by term."""
     terms = CLOCK.price("cachejoin", COUNTS).terms
     unit = paper_profile().unit
     assert terms["c_I/O"] == pytest.approx(4 * 12.7e-3 + 1e6 / 100e6)

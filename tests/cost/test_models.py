@@ -1,6 +1,6 @@
 """Formulas against the operators: what is predicted from R, M and the distribution is what a run counts.
 
-Tolerances: hit rate within 3 points and memory within 10 % (the bars of the plan), reads and turns within 12 %.
+Tolerances: hit rate within 3 points and memory within 10 %, reads and turns within 12 %.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def test_an_empty_R_costs_nothing_but_the_stream(algorithm: str) -> None:
 
 @pytest.mark.parametrize("algorithm", ["ssbj", "sweepjoin"])
 def test_when_all_of_R_fits_nothing_is_read(algorithm: str) -> None:
-    """Theorem 3 of seed 000."""
+    """Theorem 3 of ssbj2019."""
     predicted = predict_join(algorithm, Setting.sketch(50_000, 20_000_000, zipf(50_000, 1.0)), PROFILE)
     assert predicted.hit_rate == 1.0
     assert predicted.reads_per_tuple == 0.0

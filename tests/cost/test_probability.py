@@ -68,7 +68,7 @@ def test_the_closed_form_of_p_S() -> None:
 
 
 def test_keys_drawn_with_repetition() -> None:
-    """Seed 000's master data: e^-1 of the keys have no tuple, and there is one a key on average."""
+    """ssbj2019's master data: e^-1 of the keys have no tuple, and there is one a key on average."""
     keys = zipf(100_000, 1.0, repeated=True)
     assert keys.absent_share == pytest.approx(math.exp(-1), abs=1e-3)
     assert keys.rows_per_tuple == pytest.approx(1.0, abs=1e-3)

@@ -36,7 +36,7 @@ def test_the_optimum_is_no_worse_than_the_defaults(algorithm: str) -> None:
 
 
 def test_the_optimum_of_two_sizes_lies_inside() -> None:
-    """Seed 001 figure 2: the rate rises and falls again along both axes."""
+    """ssj2014 figure 2: the rate rises and falls again along both axes."""
     tuning = tune("cachejoin", PAPER, PROFILE)
     best = tuning.best
     assert best.rate_per_s > 1.05 * tuning.surface[0].rate_per_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -14,12 +15,13 @@ from semistream.cli.app import app
 from semistream.cost.profile import paper_profile
 from semistream.errors import ConfigError
 from semistream.experiments.figure import Point
+from semistream.experiments.papers import PAPERS
 from semistream.experiments.registry import FIGURES, chosen
 from semistream.experiments.run import SCHEMA, figure_file, read_points, reproduce
 from semistream.experiments.runs import RunLog
 
 #: rates and what is derived from the same runs, a formula beside them, and no join at all
-NAMES = ["000-5f", "001-3", "002-4a", "002-6"]
+NAMES = ["ssbj-5f", "sscj-4a", "sscj-6", "ssj-3"]
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +42,52 @@ def by_clock(points: list[Point]) -> list[Point]:
 
 
 def test_every_figure_of_the_papers_is_there() -> None:
-    wanted = {"000-4a", "000-6d", "001-2", "001-4f", "001-7b", "001-8", "002-5b", "003-7", "004-3", "004-6c"}
+    wanted = {
+        "ssbj-4a",
+        "ssbj-6d",
+        "ssj-2",
+        "ssj-4f",
+        "ssj-7b",
+        "ssj-8",
+        "sscj-5b",
+        "oxhybridjoin-7",
+        "opcachejoin-3",
+        "opcachejoin-6c",
+    }
     assert wanted <= set(FIGURES)
     assert all(figure.id == name and figure.claim and figure.title for name, figure in FIGURES.items())
+
+
+def test_figures_keep_the_order_of_the_papers() -> None:
+    papers = [name.partition("-")[0] for name in FIGURES]
+    assert list(dict.fromkeys(papers))[: len(PAPERS)] == list(PAPERS)
+    assert [figure.id for figure in chosen(["ssj-3", "ssbj-5f", "peers-batch"])] == ["ssbj-5f", "ssj-3", "peers-batch"]
+
+
+@pytest.mark.parametrize(
+    ("old", "name"),
+    [
+        ("000-5f", "ssbj-5f"),
+        ("001-4f", "ssj-4f"),
+        ("002-4a", "sscj-4a"),
+        ("003-7", "oxhybridjoin-7"),
+        ("004-6c", "opcachejoin-6c"),
+    ],
+)
+def test_figures_are_known_by_their_old_names(old: str, name: str) -> None:
+    assert [figure.id for figure in chosen([old])] == [name]
+
+
+def test_results_under_old_names_are_not_measured_again(finished: Path, tmp_path: Path, data: Path) -> None:
+    """An out folder of an earlier version: one file per figure, named and filled with the paper's number."""
+    (tmp_path / "raw" / "figures").mkdir(parents=True)
+    shutil.copy(finished / "raw" / "about.json", tmp_path / "raw")
+    text = figure_file(finished, "sscj-4a").read_text().replace("sscj-4a", "002-4a")
+    figure_file(tmp_path, "002-4a").write_text(text)
+    with tiny_lab(tmp_path, data) as lab:
+        reproduce(lab, chosen(["002-4a"]))
+    assert not figure_file(tmp_path, "sscj-4a").exists()
+    assert read_points(tmp_path) == {"sscj-4a": read_points(finished)["sscj-4a"]}
 
 
 def test_points_are_tidy_and_judged(finished: Path) -> None:
@@ -54,7 +99,7 @@ def test_points_are_tidy_and_judged(finished: Path) -> None:
         assert found, name
         assert all(point.low <= point.y <= point.high and point.n >= 1 for point in found), name
         assert FIGURES[name].judge(found).outcome in ("held", "partly", "not")
-    rates = [point for point in points["002-4a"] if point.series == "cachejoin"]
+    rates = [point for point in points["sscj-4a"] if point.series == "cachejoin"]
     assert {point.way for point in rates} == {"papers", "machine", "wall"}
     # Of so small an R 1 to 5 % are too little for any operator, and left out.
     assert {point.x for point in rates} == {10.0}
@@ -65,16 +110,16 @@ def test_points_are_tidy_and_judged(finished: Path) -> None:
 
 
 def test_the_machines_clock_is_that_of_the_given_profile(finished: Path) -> None:
-    points = read_points(finished)["002-4a"]
+    points = read_points(finished)["sscj-4a"]
     papers, machine = ({(p.series, p.x): p.y for p in points if p.way == way} for way in ("papers", "machine"))
     assert papers == machine
 
 
 def test_the_same_seed_gives_the_same_cost_clock_results(finished: Path, tmp_path: Path, data: Path) -> None:
     with tiny_lab(tmp_path, data) as lab:
-        reproduce(lab, chosen(["002-4a"]))
-    again = read_points(tmp_path)["002-4a"]
-    assert by_clock(again) == by_clock(read_points(finished)["002-4a"])
+        reproduce(lab, chosen(["sscj-4a"]))
+    again = read_points(tmp_path)["sscj-4a"]
+    assert by_clock(again) == by_clock(read_points(finished)["sscj-4a"])
 
 
 def test_another_seed_gives_others(finished: Path, tmp_path: Path, data: Path) -> None:
@@ -99,17 +144,17 @@ def test_a_broken_run_goes_on(finished: Path, tmp_path: Path, data: Path) -> Non
                 raise KeyboardInterrupt
 
     with tiny_lab(tmp_path, data, say=stop_at_third) as lab, pytest.raises(KeyboardInterrupt):
-        reproduce(lab, chosen(["002-4a"]))
-    assert not figure_file(tmp_path, "002-4a").exists()
+        reproduce(lab, chosen(["sscj-4a"]))
+    assert not figure_file(tmp_path, "sscj-4a").exists()
     # As if the process had been killed while it wrote.
     with (tmp_path / "raw" / "runs.jsonl").open("ab") as file:
         file.write(b'{"settings": {"run": "stea')
     again: list[str] = []
     with tiny_lab(tmp_path, data, say=again.append) as lab:
-        reproduce(lab, chosen(["002-4a"]))
+        reproduce(lab, chosen(["sscj-4a"]))
     assert not set(started[:2]) & set(again)
     assert started[2] in again
-    assert by_clock(read_points(tmp_path)["002-4a"]) == by_clock(read_points(finished)["002-4a"])
+    assert by_clock(read_points(tmp_path)["sscj-4a"]) == by_clock(read_points(finished)["sscj-4a"])
 
 
 def test_what_is_finished_is_not_run_again(finished: Path, data: Path) -> None:
@@ -129,7 +174,7 @@ def test_an_out_folder_is_of_one_seed_and_one_profile(finished: Path, data: Path
     other = paper_profile().to_json() | {"name": "another"}
     path = tmp_path / "profile.json"
     path.write_text(json.dumps(other))
-    result = CliRunner().invoke(app, ["reproduce", "--out", str(finished), "--profile", str(path), "--figure", "001-3"])
+    result = CliRunner().invoke(app, ["reproduce", "--out", str(finished), "--profile", str(path), "--figure", "ssj-3"])
     assert result.exit_code == 2
     assert "other unit costs" in result.output
 
@@ -144,11 +189,11 @@ def test_a_log_finds_what_it_was_given(tmp_path: Path) -> None:
 
 def test_the_command_measures_and_reports(tmp_path: Path) -> None:
     profile = paper_profile().save(tmp_path / "given.json")
-    arguments = ["reproduce", "--figure", "002-2", "--out", str(tmp_path / "out"), "--profile", str(profile), "--json"]
+    arguments = ["reproduce", "--figure", "sscj-2", "--out", str(tmp_path / "out"), "--profile", str(profile), "--json"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
-    assert [figure["figure"] for figure in told["figures"]] == ["002-2"]
+    assert [figure["figure"] for figure in told["figures"]] == ["sscj-2"]
     assert told["figures"][0]["outcome"] == "held"
     assert Path(told["report"]).is_file()
 
@@ -156,9 +201,9 @@ def test_the_command_measures_and_reports(tmp_path: Path) -> None:
 def test_the_command_lists_and_refuses() -> None:
     listed = CliRunner().invoke(app, ["reproduce", "--list", "--json"])
     assert [figure["figure"] for figure in json.loads(listed.stdout)] == list(FIGURES)
-    unknown = CliRunner().invoke(app, ["reproduce", "--figure", "000-5z"])
+    unknown = CliRunner().invoke(app, ["reproduce", "--figure", "ssbj-5z"])
     assert unknown.exit_code == 2
-    assert "there is no figure '000-5z'; did you mean" in unknown.output
-    scale = CliRunner().invoke(app, ["reproduce", "--scale", "huge", "--figure", "001-3"])
+    assert "there is no figure 'ssbj-5z'; did you mean" in unknown.output
+    scale = CliRunner().invoke(app, ["reproduce", "--scale", "huge", "--figure", "ssj-3"])
     assert scale.exit_code == 2
     assert "small, medium, paper" in scale.output

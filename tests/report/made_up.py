@@ -27,15 +27,15 @@ def _figure(name: str, kind: str, x: Axis, y: Axis, outcome: Outcome, title: str
     return Figure(name, title or f"A figure of kind {kind}", x, y, f"The claim of {name}.", _no_run, judge, kind)
 
 
-LINES = _figure("000-5a", "lines", Axis("memory", "% of R"), RATE, "partly", title=NASTY)
-SHARED = _figure("001-6b", "lines", Axis("size of R", "tuples", log=True), RATE, "held")
+LINES = _figure("ssbj-5a", "lines", Axis("memory", "% of R"), RATE, "partly", title=NASTY)
+SHARED = _figure("ssj-6b", "lines", Axis("size of R", "tuples", log=True), RATE, "held")
 BARS = _figure("peers-batch", "bars", Axis("contestant"), RATE, "not")
-GROUPS = _figure("004-4a", "bars", Axis("size of R", "tuples"), Axis("service rate", "tuples/s"), "held")
-BOX = _figure("002-5a", "box", Axis("size of R", "tuples"), Axis("waiting time", "s", log=True), "held")
+GROUPS = _figure("opcachejoin-4a", "bars", Axis("size of R", "tuples"), Axis("service rate", "tuples/s"), "held")
+BOX = _figure("sscj-5a", "box", Axis("size of R", "tuples"), Axis("waiting time", "s", log=True), "held")
 SURFACE = _figure(
-    "003-5a", "surface", Axis("disk buffer d", "tuples", log=True), Axis("service rate", "tuples/s"), "held"
+    "oxhybridjoin-5a", "surface", Axis("disk buffer d", "tuples", log=True), Axis("service rate", "tuples/s"), "held"
 )
-EMPTY = _figure("003-7", "lines", Axis("size of R", "tuples"), RATE, "held")
+EMPTY = _figure("oxhybridjoin-7", "lines", Axis("size of R", "tuples"), RATE, "held")
 FIGURES = (LINES, SHARED, BARS, GROUPS, BOX, SURFACE, EMPTY)
 WAYS: tuple[Way, ...] = ("papers", "machine", "wall")
 ALGORITHMS = ("meshjoin", "ssj", "ssbj", "hybridjoin", "cachejoin")

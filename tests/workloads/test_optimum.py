@@ -1,4 +1,4 @@
-"""W* against its defining equation and against the figures of the plan of record."""
+"""W* against its defining equation and against known values."""
 
 from __future__ import annotations
 

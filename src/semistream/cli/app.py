@@ -50,16 +50,16 @@ def algorithms(
                 "aliases": list(operator.aliases),
                 "needs_index": operator.needs_index,
                 "access": operator.access,
-                "seed": operator.seed,
+                "paper": operator.paper,
             }
             for operator in OPERATORS.values()
         ]
         typer.echo(json.dumps(rows, indent=2))
         return
-    table = Table("name", "also", "needs an index", "reads R by", "seed", box=None, pad_edge=False)
+    table = Table("name", "also", "needs an index", "reads R by", "paper", box=None, pad_edge=False)
     for operator in OPERATORS.values():
         index = "yes" if operator.needs_index else "no"
-        table.add_row(operator.name, ", ".join(operator.aliases), index, operator.access, operator.seed)
+        table.add_row(operator.name, ", ".join(operator.aliases), index, operator.access, operator.paper)
     Console().print(table)
 
 

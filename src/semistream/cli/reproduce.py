@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def reproduce(
     figure: Annotated[
-        list[str] | None, typer.Option(metavar="ID", help="Only this figure, such as 000-5a; may be repeated.")
+        list[str] | None, typer.Option(metavar="ID", help="Only this figure, such as ssbj-5a; may be repeated.")
     ] = None,
     scale: Annotated[str, typer.Option(help="R of 1, 10 or 100 million tuples: small, medium or paper.")] = "small",
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for data, raw results and report.")] = Path(

@@ -19,7 +19,7 @@ _CHURN = 0.01
 
 
 def cache_join(s: Setting, profile: CostProfile) -> Prediction:
-    """CACHEJOIN; seed 002 (as SSCJ).
+    """CACHEJOIN; sscj2013 (as SSCJ).
 
     Memory (eq 1): M = d·v_R + h_R·v_R + 8·h_R + h_S·(f·v_S + v_Q). The recorder's 8 bytes are in the directory entry.
     Cost (eq 2):   c_loop = c_I/O(d) + d·(c_H + c_F) + w_S·(c_O + c_E + c_S + c_A) + w_N·(c_H + c_O + c_S).

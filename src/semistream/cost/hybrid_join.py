@@ -11,13 +11,13 @@ from semistream.cost.setting import Setting
 
 
 def hybrid_join(s: Setting, profile: CostProfile) -> Prediction:
-    """HYBRIDJOIN; seed 002 section 3, its eqs 1 and 2 without H_R.
+    """HYBRIDJOIN; sscj2013 section 3, its eqs 1 and 2 without H_R.
 
     Memory: M = d·v_R + h_S·(f·v_S + v_Q); Q runs through the slots of H_S.
     Cost:   c_loop = c_I/O(d) + d·c_H + w_S·(c_S + c_A + c_O + c_E).
 
-    The papers put w_S = p_S·h_S with the mean p_S of all partitions (seed 001 eq 10, seed 003 eq 9); `oldest_first`
-    says why it is twice that in a full table, and less where partitions are not alike.
+    The papers put w_S = p_S·h_S with the mean p_S of all partitions (ssj2014 eq 10, oxhybridjoin2012 eq 9);
+    `oldest_first` says why it is twice that in a full table, and less where partitions are not alike.
     """
     room, h_S = hybrid_tables(s)
     nothing = np.zeros_like(s.keys.p)

@@ -14,7 +14,7 @@ _PAGE_BYTES = 64
 
 
 def inlj(s: Setting, profile: CostProfile) -> Prediction:
-    """Index nested loop join; the baseline of seeds 003 and 004, which give no equation for it.
+    """Index nested loop join; described in opcachejoin2020, without an equation.
 
     Memory: M = v_P, one page; more lets a call read for several tuples.
     Cost:   c_loop = w·(c_I/O(v_P) + c_L + c_S + c_O), one read a tuple.

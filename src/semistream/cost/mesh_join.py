@@ -10,7 +10,7 @@ from semistream.cost.setting import Setting
 
 
 def mesh_join(s: Setting, profile: CostProfile) -> Prediction:
-    """MESHJOIN; seed 000 section 2.2, in the notation of its eqs 1 and 2 without a cache.
+    """MESHJOIN; ssbj2019 section 2.2, in the notation of its eqs 1 and 2 without a cache.
 
     Memory: M = b·v_R + w·(R_t/b)·(v_P + f·v_S). Our queue is the order of the slots in H_S, so v_P is in the slot.
     Cost:   c_loop = c_I/O(b) + b·c_H + w·(c_S + c_A + c_O + c_E).

@@ -11,7 +11,7 @@ from semistream.cost.setting import Setting
 
 
 def opcache_join(s: Setting, profile: CostProfile) -> Prediction:
-    """OP-CACHEJOIN; seed 004, eqs 1 and 2 with two buffers.
+    """OP-CACHEJOIN; opcachejoin2020, eqs 1 and 2 with two buffers.
 
     Memory: M = (2·d_B + h_R)·v_R + i_B·v_S + h_S·(f·v_S + v_Q), and a second page index: a reader serves one thread.
     Cost:   eq 2 with c_I/O(d_B) / 2 in the paper, as if the disk served both loads at once. Here loads run beside the

@@ -22,7 +22,7 @@ _WINDOW_PER_KEY = 10.0
 
 
 def ordered_join(s: Setting, profile: CostProfile) -> Prediction:
-    """ORDEREDJOIN; described in seed 000 section 2.3 (its ref. 37), without an equation.
+    """ORDEREDJOIN; described in ssbj2019 section 2.3 (its ref. 37), without an equation.
 
     Memory: M = h_Q·v_S + h_R·(v_R + entry) + access plan + buffers.
     Cost:   c_batch = w·(c_S + c_A + c_H + c_O + c_E) + keys·(c_L + c_B) + c_I/O(pages the missing keys need).

@@ -13,7 +13,7 @@ _CACHE_SHARE = 0.3
 
 
 def oxhybrid_join(s: Setting, profile: CostProfile) -> Prediction:
-    """Optimised X-HYBRIDJOIN; seed 003.
+    """Optimised X-HYBRIDJOIN; oxhybridjoin2012.
 
     Memory (eq 1): M = (k + l)·v_P + h_S·(f·v_S + v_Q).
     Cost (eq 2):   c_loop = c_I/O(k·v_P) + d·c_H + w_S·(c_O + c_E + c_S + c_A) + w_N·(c_H + c_O + c_S).

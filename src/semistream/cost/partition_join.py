@@ -23,7 +23,7 @@ _WINDOW_PER_PAGE = 12.0
 
 
 def partition_join(s: Setting, profile: CostProfile) -> Prediction:
-    """PARTITIONJOIN; described in seed 000 section 2.3 and seed 003 section 2, without an equation.
+    """PARTITIONJOIN; described in ssbj2019 section 2.3 and oxhybridjoin2012 section 2, without an equation.
 
     Memory: M = h_S·v_S + l·v_P + 32 bytes a partition + 4 bytes a page, l partitions in memory.
     Cost:   c_loop = c_I/O(partition) + w·(c_S + c_L + c_O) + w_S·(c_A + c_L + c_E).

@@ -10,7 +10,7 @@ from semistream.cost.setting import Setting
 
 
 def pcache_join(s: Setting, profile: CostProfile) -> Prediction:
-    """P-CACHEJOIN; seed 004.
+    """P-CACHEJOIN; opcachejoin2020.
 
     Memory (eq 1): M = (d_B + h_R)·v_R + i_B·v_S + h_S·(f·v_S + v_Q).
     Cost (eq 2):   c_loop = c_I/O(d_B) + d_B·(c_H + c_F) + w_S·(c_O + c_S + c_A + c_E + c_AI) + w_N·(c_H + c_O + c_S).

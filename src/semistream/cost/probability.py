@@ -1,9 +1,10 @@
 """How likely stream tuples meet what is in memory: w_N and w_S for any distribution of the keys.
 
-The papers take Zipf's law with exponent 1 and one master tuple a key, and approximate its sums by logarithms (seed 001
-eqs 4-10, seed 003 eqs 4-9). Here a stream is a list of key classes, "so many keys, each with probability p and m
-master tuples", which says all of it at once: any exponent, many master tuples a key, keys that R lacks (m = 0), and
-what a sample of a real stream shows. A formula is then a sum over classes, a few thousand terms for any number of keys.
+The papers take Zipf's law with exponent 1 and one master tuple per key, and approximate its sums by logarithms (ssj2014
+eqs 4-10, oxhybridjoin2012 eqs 4-9). Here a stream is a list of key classes: a number of keys, each with probability p
+and m master tuples. That says all of it at once: any exponent, many master tuples per key, keys that R lacks (m = 0),
+and what a sample of a real stream shows. A formula is then a sum over classes, a few thousand terms for any number of
+keys.
 """
 
 from __future__ import annotations
@@ -60,12 +61,12 @@ def harmonic(n: Any, exponent: float) -> Floats:
 
 
 def paper_p_N(h_R: float, R_t: float) -> float:
-    """Seed 001 eq 5, seed 003 eq 4: p_N = ln h_R / ln R_t. Exponent 1, and Euler's constant left out."""
+    """ssj2014 eq 5, oxhybridjoin2012 eq 4: p_N = ln h_R / ln R_t. Exponent 1, and Euler's constant left out."""
     return math.log(h_R) / math.log(R_t)
 
 
 def paper_p_S(h_R: float, R_t: float, d: float) -> float:
-    """Seed 001 eq 8, seed 003 eq 7: mean p_S = (ln R_t - ln h_R) / (n (ln R_t + gamma)), n = (R_t - h_R) / d."""
+    """ssj2014 eq 8, oxhybridjoin2012 eq 7: mean p_S = (ln R_t - ln h_R) / (n (ln R_t + gamma)), n = (R_t - h_R) / d."""
     return (math.log(R_t) - math.log(h_R)) / ((R_t - h_R) / d * (math.log(R_t) + EULER_GAMMA))
 
 
@@ -96,7 +97,7 @@ class KeyClasses:
         return float((self.count * self.p * self.m).sum())
 
     def p_N(self, cached: Floats) -> float:
-        """Share of the stream answered when this part of each class is cached (seed 001 eq 4, generalised)."""
+        """Share of the stream answered when this part of each class is cached (ssj2014 eq 4, generalised)."""
         return float((self.count * self.p * cached).sum())
 
     def most_frequent(self, h_R: float, absent_free: bool = True) -> Floats:
@@ -175,7 +176,7 @@ def zipf(
     """A stream by Zipf's law over n_keys keys.
 
     `absent` is the share of keys, whatever their rank, that R lacks. With `repeated` R's keys were drawn with
-    repetition, as seed 000 does: the number of master tuples of a key is Poisson(rows_per_key), so some keys have
+    repetition, as ssbj2019 does: the number of master tuples of a key is Poisson(rows_per_key), so some keys have
     none. Else each key that R has, has rows_per_key of them.
 
     >>> round(zipf(1_000_000, 1.0).p_N(zipf(1_000_000, 1.0).most_frequent(10_000)), 3)

@@ -232,7 +232,7 @@ def paper_profile() -> CostProfile:
         name="papers",
         units={symbol: UnitCost.exactly(seconds) for symbol, seconds in cpu.items()},
         io=dict.fromkeys(IO_MODES, disk),
-        machine={"system": "Core i5 or Pentium IV, 500 GB or 160 GB disk, Java, MySQL (seeds 000-004)"},
+        machine={"system": "Core i5 or Pentium IV, 500 GB or 160 GB disk, Java, MySQL (the five papers)"},
         sources={
             "seek_s": "7,200 rpm desktop disk: mean seek 8.5 ms and half a turn, 4.2 ms",
             "next_s": "command overhead of the next read of a scan: the head stands there already",

@@ -1,4 +1,4 @@
-"""The main-memory join that SSBJ and SWEEPJOIN become when the budget holds all of R (seed 000, Theorem 3)."""
+"""The main-memory join that SSBJ and SWEEPJOIN become when the budget holds all of R (ssbj2019, Theorem 3)."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from semistream.cost.setting import Setting
 
 
 def rmesh_join(s: Setting, profile: CostProfile) -> Prediction:
-    """R-MESHJOIN; compared in seeds 002 and 003, which give no equation of their own for it.
+    """R-MESHJOIN; compared in sscj2013 and oxhybridjoin2012, which give no equation of their own for it.
 
     Memory: M = b·v_R + h_S·(v_P + f·v_S), b free.
     Cost:   c_loop = c_I/O(b) + b·c_H + w·(c_S + c_A + c_O + c_E).

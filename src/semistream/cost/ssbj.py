@@ -26,7 +26,7 @@ _DRAINED_ROUNDS = 8
 
 
 def ssbj(s: Setting, profile: CostProfile) -> Prediction:
-    """SSBJ; seed 000.
+    """SSBJ; ssbj2019.
 
     Memory (eq 1): M = (b + h_R·f)·v_R + w_S·(R_t/b)·(v_P + f·v_S).
     Cost (eq 2):   c_loop = c_I/O(b) + b·(c_H + c_B) + w_N·(c_S + c_H + c_O) + w_S·(c_E + c_S + c_A + c_O).

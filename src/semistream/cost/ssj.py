@@ -19,7 +19,7 @@ _SETTLED = 1e-3
 
 
 def ssj(s: Setting, profile: CostProfile) -> Prediction:
-    """SSJ; seed 001.
+    """SSJ; ssj2014.
 
     Memory (eq 1): M = (k + l)·v_P + 8·h_R + h_S·(f·v_S + v_Q). The recorder's 8 bytes are in the directory entry.
     Cost (eq 2):   c_loop = c_I/O(k·v_P) + d·(c_H + c_F) + w_S·(c_O + c_E + c_S + c_A) + w_N·(c_H + c_O + c_S).

@@ -3,9 +3,9 @@
     analytic    every knob of the algorithm on a grid, then ever finer around the best point; no join is opened
     empirical   real runs at the points of a grid, priced by the cost clock: exact counts, no noise
 
-The papers do both and compare (seed 001 section 5.1, seed 003 section 4.4); `Comparison` says how far apart they are,
-in d, h_R and, what counts, in the service rate. The threshold of SSJ and CACHEJOIN is no knob here: it finds its own
-level.
+The papers do both and compare (ssj2014 section 5.1, oxhybridjoin2012 section 4.4); `Comparison` says how far apart they
+are, in d, h_R and, what counts, in the service rate. The threshold of SSJ and CACHEJOIN is no knob here: it finds its
+own level.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from semistream.cost.setting import Setting
 
 
 def xhybrid_join(s: Setting, profile: CostProfile) -> Prediction:
-    """X-HYBRIDJOIN; seed 003 section 3.
+    """X-HYBRIDJOIN; oxhybridjoin2012 section 3.
 
     Memory: M = 2·d·v_R + h_S·(f·v_S + v_Q), d tuples in each half.
     Cost:   c_loop = c_I/O(d) + 2·d·c_H + w·(c_S + c_A + c_O + c_E): all tuples pass through H_S, those that the pinned

@@ -1,4 +1,4 @@
-"""How much of the stream does SSBJ's cache answer? Seed 000."""
+"""How much of the stream does SSBJ's cache answer? ssbj2019."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _figure_5f(lab: Lab) -> Iterator[Point]:
     for share in MEMORY_SHARES:
         run = lab.measure("ssbj", source, lab.memory(source, share))
         if run is not None:
-            yield lab.point("000-5f", "counts", "ssbj", 100 * share, run.hit_share().scaled(100.0), run)
+            yield lab.point("ssbj-5f", "counts", "ssbj", 100 * share, run.hit_share().scaled(100.0), run)
 
 
 def judge_5f(points: Sequence[Point]) -> Verdict:
@@ -45,7 +45,7 @@ def judge_5f(points: Sequence[Point]) -> Verdict:
 
 FIGURES = (
     Figure(
-        "000-5f",
+        "ssbj-5f",
         "Share of the stream that SSBJ's cache answers",
         MEMORY_AXIS,
         Axis("answered by the cache", "% of the stream"),

@@ -1,4 +1,4 @@
-"""Do the cost models say what a turn of the main loop takes? Seeds 000 to 003.
+"""Do the cost models say what a turn of the main loop takes? ssbj2019, ssj2014, sscj2013 and oxhybridjoin2012.
 
 Calculated is the formula's c_loop, from R, M and the distribution alone; measured is a run's. On the cost clocks both
 are priced alike, so they differ by the predicted counts; on the wall clock the formula is priced with this machine's
@@ -77,49 +77,51 @@ _CLAIM = "For every algorithm the calculated cost of a turn of the main loop clo
 
 FIGURES = (
     Figure(
-        "000-6c",
+        "ssbj-6c",
         "Cost of a turn, calculated and measured, without skew: SSBJ and MESHJOIN",
         MEMORY_AXIS,
         _LOOP,
         f"{_CLAIM} (skew 0; no number is given, we hold the median to 15 %).",
-        lambda lab: validation(lab, "000-6c", SSBJ, skew=0.0),
+        lambda lab: validation(lab, "ssbj-6c", SSBJ, skew=0.0),
         judge_validation,
     ),
     Figure(
-        "000-6d",
+        "ssbj-6d",
         "Cost of a turn, calculated and measured, with skew: SSBJ and MESHJOIN",
         MEMORY_AXIS,
         _LOOP,
         f"{_CLAIM} (skew 1; no number is given, we hold the median to 15 %).",
-        lambda lab: validation(lab, "000-6d", SSBJ),
+        lambda lab: validation(lab, "ssbj-6d", SSBJ),
         judge_validation,
     ),
     Figure(
-        "001-8",
+        "ssj-8",
         "Cost of a turn, calculated and measured: SSJ and MESHJOIN",
         MEMORY_AXIS,
         _LOOP,
         f"{_CLAIM} (no number is given, we hold the median to 15 %).",
-        lambda lab: validation(lab, "001-8", SSJ),
+        lambda lab: validation(lab, "ssj-8", SSJ),
         judge_validation,
     ),
     Figure(
-        "002-6",
+        "sscj-6",
         "Cost of a turn, calculated and measured: SSCJ, HYBRIDJOIN, R-MESHJOIN, MESHJOIN",
         MEMORY_AXIS,
         _LOOP,
         f"{_CLAIM} (no number is given, we hold the median to 15 %).",
-        lambda lab: validation(lab, "002-6", SSCJ),
+        lambda lab: validation(lab, "sscj-6", SSCJ),
         judge_validation,
     ),
     Figure(
-        "003-7",
+        "oxhybridjoin-7",
         "Cost of a turn, calculated and measured: Optimised X-HYBRIDJOIN",
         MEMORY_AXIS,
         _LOOP,
         "For every memory setting the predicted cost of Optimised X-HYBRIDJOIN is close to the measured one (no "
         "number is given, we hold the median to 15 %).",
-        lambda lab: validation(lab, "003-7", OX, algorithms=OX.algorithms[:1], size=0.25, shares=(0.05, 0.15, 0.4)),
+        lambda lab: validation(
+            lab, "oxhybridjoin-7", OX, algorithms=OX.algorithms[:1], size=0.25, shares=(0.05, 0.15, 0.4)
+        ),
         judge_validation,
     ),
 )

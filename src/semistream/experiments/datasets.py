@@ -21,7 +21,7 @@ _REPORTS, _LEAST_REPORTS = 0.2, 400_000
 UNIFORM = (
     "By the benchmark's rules orders are spread evenly over two thirds of the customers. A customer is then asked for "
     "less than once in an R-cycle, and by the cache inequality none belongs in a cache: what a cache takes from H_S "
-    "is lost. Seed 000 says its TPC-H stream behaved as one of skew 1, so it was not distributed as TPC-H distributes "
+    "is lost. ssbj2019 says its TPC-H stream behaved as one of skew 1, so it was not distributed as TPC-H distributes "
     "it."
 )
 MANY_TO_MANY = (
@@ -72,32 +72,32 @@ def judge_5d(points: Sequence[Point]) -> Verdict:
 
 
 def _tpch_5d(lab: Lab) -> Iterator[Point]:
-    return _sweep(lab, "000-5d", SSBJ, tpch_source(lab))
+    return _sweep(lab, "ssbj-5d", SSBJ, tpch_source(lab))
 
 
 def _weather_5e(lab: Lab) -> Iterator[Point]:
-    return _sweep(lab, "000-5e", SSBJ, weather_source(lab))
+    return _sweep(lab, "ssbj-5e", SSBJ, weather_source(lab))
 
 
 def _tpch_6d(lab: Lab) -> Iterator[Point]:
-    return _sweep(lab, "001-6d", SSJ, tpch_source(lab))
+    return _sweep(lab, "ssj-6d", SSJ, tpch_source(lab))
 
 
 def _weather_6e(lab: Lab) -> Iterator[Point]:
-    return _sweep(lab, "001-6e", SSJ, weather_source(lab))
+    return _sweep(lab, "ssj-6e", SSJ, weather_source(lab))
 
 
 def _tpch_4d(lab: Lab) -> Iterator[Point]:
-    return _sweep(lab, "002-4d", SSCJ, tpch_source(lab))
+    return _sweep(lab, "sscj-4d", SSCJ, tpch_source(lab))
 
 
 def _weather_4e(lab: Lab) -> Iterator[Point]:
-    return _sweep(lab, "002-4e", SSCJ, weather_source(lab))
+    return _sweep(lab, "sscj-4e", SSCJ, weather_source(lab))
 
 
 FIGURES = (
     Figure(
-        "000-5d",
+        "ssbj-5d",
         "Service rate on TPC-H: SSBJ and MESHJOIN",
         MEMORY_AXIS,
         RATE,
@@ -107,7 +107,7 @@ FIGURES = (
         judge_5d,
     ),
     Figure(
-        "000-5e",
+        "ssbj-5e",
         "Service rate on weather reports: SSBJ and MESHJOIN",
         MEMORY_AXIS,
         RATE,
@@ -117,7 +117,7 @@ FIGURES = (
         lambda points: _over_meshjoin(points, "ssbj", MANY_TO_MANY),
     ),
     Figure(
-        "001-6d",
+        "ssj-6d",
         "Service rate on TPC-H: SSJ and MESHJOIN",
         MEMORY_AXIS,
         RATE,
@@ -126,7 +126,7 @@ FIGURES = (
         lambda points: _over_meshjoin(points, "ssj", UNIFORM),
     ),
     Figure(
-        "001-6e",
+        "ssj-6e",
         "Service rate on weather reports: SSJ and MESHJOIN",
         MEMORY_AXIS,
         RATE,
@@ -135,7 +135,7 @@ FIGURES = (
         lambda points: _over_meshjoin(points, "ssj", MANY_TO_MANY),
     ),
     Figure(
-        "002-4d",
+        "sscj-4d",
         "Service rate on TPC-H: SSCJ, HYBRIDJOIN, R-MESHJOIN, MESHJOIN",
         MEMORY_AXIS,
         RATE,
@@ -145,7 +145,7 @@ FIGURES = (
         lambda points: _over_all(points, UNIFORM),
     ),
     Figure(
-        "002-4e",
+        "sscj-4e",
         "Service rate on weather reports: SSCJ, HYBRIDJOIN, R-MESHJOIN, MESHJOIN",
         MEMORY_AXIS,
         RATE,

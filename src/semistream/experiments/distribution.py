@@ -1,4 +1,4 @@
-"""Is the stream what the papers assume? Zipf's law with exponent 1: seeds 001 (figure 3) and 002 (figure 2)."""
+"""Is the stream what the papers assume? Zipf's law with exponent 1: ssj2014 (figure 3) and sscj2013 (figure 2)."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def _market(lab: Lab) -> Iterator[Point]:
     total = float(harmonic(_keys(lab), 1.0))
     for rank in np.unique(np.geomspace(1, max(_keys(lab) // 1000, 10), _CURVE_POINTS).astype(np.int64)):
         share = Estimate.of([float(part[rank - 1]) for part in parts])
-        yield lab.point("002-2", "counts", MADE, float(rank), share)
+        yield lab.point("sscj-2", "counts", MADE, float(rank), share)
         law = 1.0 / rank / total
-        yield lab.point("002-2", "counts", LAW, float(rank), Estimate(law, law, law, 1))
+        yield lab.point("sscj-2", "counts", LAW, float(rank), Estimate(law, law, law, 1))
 
 
 def _matching(lab: Lab) -> Iterator[Point]:
@@ -53,9 +53,9 @@ def _matching(lab: Lab) -> Iterator[Point]:
     total = float(harmonic(_keys(lab), 1.0))
     for rank in np.unique(np.geomspace(1, _keys(lab), _CURVE_POINTS).astype(np.int64)):
         share = Estimate.of([float(part[rank - 1]) for part in parts])
-        yield lab.point("001-3", "counts", MADE, float(rank), share.scaled(100.0))
+        yield lab.point("ssj-3", "counts", MADE, float(rank), share.scaled(100.0))
         law = 100.0 * float(harmonic(int(rank), 1.0)) / total
-        yield lab.point("001-3", "counts", LAW, float(rank), Estimate(law, law, law, 1))
+        yield lab.point("ssj-3", "counts", LAW, float(rank), Estimate(law, law, law, 1))
 
 
 def judge_law(points: Sequence[Point]) -> Verdict:
@@ -67,7 +67,7 @@ def judge_law(points: Sequence[Point]) -> Verdict:
 
 FIGURES = (
     Figure(
-        "001-3",
+        "ssj-3",
         "Matching probability of R in the stream",
         Axis("tuples of R, the most frequent first", log=True),
         Axis("share of the stream", "%"),
@@ -77,7 +77,7 @@ FIGURES = (
         judge_law,
     ),
     Figure(
-        "002-2",
+        "sscj-2",
         "Frequency of keys by rank",
         Axis("rank", log=True),
         Axis("share of the stream", log=True),

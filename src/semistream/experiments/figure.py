@@ -1,6 +1,6 @@
 """What a figure is: points of curves, how they are measured, and what the paper says about them.
 
-A figure is named by its seed and number, `000-5a`; ours beyond the seeds by a word, `peers-batch`. It owns its
+A figure is named by its paper and number, `ssbj-5a`; ours beyond the papers by a word, `peers-batch`. It owns its
 measurement (`run`) and its judgement (`judge`); drawing it is the report's business.
 """
 

@@ -1,4 +1,4 @@
-"""How large should P-CACHEJOIN's intermediate buffer be? Seed 004."""
+"""How large should P-CACHEJOIN's intermediate buffer be? opcachejoin2020."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _figure_3(lab: Lab) -> Iterator[Point]:
     for share in SHARES:
         options = {"intermediate_bytes": int(share * memory), "buffer_bytes": _BUFFER_RECORDS * _PAGE_BYTES}
         run = lab.measure("pcachejoin", source, memory, options=options)
-        yield from lab.rates("004-3", "pcachejoin", 100 * share, run)
+        yield from lab.rates("opcachejoin-3", "pcachejoin", 100 * share, run)
 
 
 def judge_3(points: Sequence[Point]) -> Verdict:
@@ -50,7 +50,7 @@ def judge_3(points: Sequence[Point]) -> Verdict:
 
 FIGURES = (
     Figure(
-        "004-3",
+        "opcachejoin-3",
         "Service rate of P-CACHEJOIN against the intermediate buffer",
         Axis("intermediate buffer I_B", "% of memory", log=True),
         RATE,

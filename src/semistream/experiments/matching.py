@@ -1,4 +1,4 @@
-"""How many tuples does a turn of SSJ's main loop serve through the cache (w_N), and the disk (w_S)? Seed 001."""
+"""How many tuples does a turn of SSJ's main loop serve through the cache (w_N), and the disk (w_S)? ssj2014."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def judge_matching(points: Sequence[Point]) -> Verdict:
 
 
 def _figure(number: str, phase: str, settings: Callable[[Lab], Settings], symbol: str, x: Axis, what: str) -> Figure:
-    figure = f"001-4{number}"
+    figure = f"ssj-4{number}"
     through = "the cache" if phase == "w_N" else "the disk phase"
     return Figure(
         figure,

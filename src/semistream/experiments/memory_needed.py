@@ -1,4 +1,4 @@
-"""How much memory does an arrival rate, or a size of R, take? Seed 000.
+"""How much memory does an arrival rate, or a size of R, take? ssbj2019.
 
 An operator takes its memory as given, so the question is turned round: its service rate is measured over a ladder of
 budgets, and the memory for a rate is read off between the rungs, both on logarithmic scales.
@@ -76,7 +76,7 @@ def _figure_4a(lab: Lab) -> Iterator[Point]:
         if common is None:
             continue
         for rate in np.geomspace(*common, _RATES):
-            yield from _needed(lab, "000-4a", way, ladder[way], float(rate), x=float(rate), rows=source.rows)
+            yield from _needed(lab, "ssbj-4a", way, ladder[way], float(rate), x=float(rate), rows=source.rows)
 
 
 def _figure_4b(lab: Lab) -> Iterator[Point]:
@@ -90,7 +90,7 @@ def _figure_4b(lab: Lab) -> Iterator[Point]:
             continue
         rate = float(np.sqrt(common[0] * common[1]))
         for rows, ladder in ladders.items():
-            yield from _needed(lab, "000-4b", way, ladder[way], rate, x=rows, rows=rows)
+            yield from _needed(lab, "ssbj-4b", way, ladder[way], rate, x=rows, rows=rows)
 
 
 def _needed(
@@ -153,7 +153,7 @@ _MEMORY = Axis("memory needed", "MB")
 
 FIGURES = (
     Figure(
-        "000-4a",
+        "ssbj-4a",
         "Memory against arrival rate: SSBJ and MESHJOIN",
         Axis("arrival rate", "tuples/s"),
         _MEMORY,
@@ -162,7 +162,7 @@ FIGURES = (
         judge_4a,
     ),
     Figure(
-        "000-4b",
+        "ssbj-4b",
         "Memory against the size of R: SSBJ and MESHJOIN",
         Axis("size of R", "tuples"),
         _MEMORY,

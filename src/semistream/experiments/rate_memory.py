@@ -1,4 +1,4 @@
-"""How does the service rate grow with memory? Seeds 000 to 004."""
+"""How does the service rate grow with memory? All five papers (docs/papers.md)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from semistream.experiments.family import (
 from semistream.experiments.figure import Figure, Point, Verdict
 from semistream.experiments.judging import Check, Curves, ahead, factor, judge, rises
 
-#: Seed 003 gives no figures for its budgets; seed 004 takes 50 to 250 MB for two million tuples.
+#: oxhybridjoin2012 gives no figures for its budgets; opcachejoin2020 takes 50 to 250 MB for two million tuples.
 _OX_SHARES = (0.05, 0.15, 0.4)
 _PC_SHARES = (0.21, 0.42, 1.04)
 HYBRID_REASON = (
@@ -30,8 +30,8 @@ HYBRID_REASON = (
     "bytes there and 26 in a scan's table. On this machine's disk, where a seek costs little, the order is another."
 )
 ONE_DISK = (
-    "One disk does not load twice as fast: seed 004 halves c_I/O for two buffers. Where I/O is most of the time the "
-    "second buffer only takes memory from H_S."
+    "One disk does not load twice as fast: opcachejoin2020 halves c_I/O for two buffers. Where I/O is most of the "
+    "time the second buffer only takes memory from H_S."
 )
 
 
@@ -88,63 +88,63 @@ def judge_chain(points: Sequence[Point], family: Family, why: str = ONE_DISK) ->
 
 FIGURES = (
     Figure(
-        "000-5a",
+        "ssbj-5a",
         "Service rate against memory: SSBJ and MESHJOIN",
         MEMORY_AXIS,
         RATE,
         "SSBJ serves 7 times as many tuples as MESHJOIN with memory of 1 % of R and 8 times with 10 % (R of 100 "
         "million tuples, keys drawn with repetition, skew 1).",
-        lambda lab: by_memory(lab, "000-5a", SSBJ),
+        lambda lab: by_memory(lab, "ssbj-5a", SSBJ),
         judge_5a,
     ),
     Figure(
-        "001-6a",
+        "ssj-6a",
         "Service rate against memory: SSJ and MESHJOIN",
         MEMORY_AXIS,
         RATE,
         "SSJ is up to 5 times faster than MESHJOIN with memory of 1 % of R and up to 7 times with 10 % (R of 100 "
         "million tuples, skew 1).",
-        lambda lab: by_memory(lab, "001-6a", SSJ),
+        lambda lab: by_memory(lab, "ssj-6a", SSJ),
         judge_6a,
     ),
     Figure(
-        "002-4a",
+        "sscj-4a",
         "Service rate against memory: SSCJ, HYBRIDJOIN, R-MESHJOIN, MESHJOIN",
         MEMORY_AXIS,
         RATE,
         "SSCJ (here: cachejoin) is up to 3 times faster than HYBRIDJOIN with memory of 1 % of R and up to 4.5 times "
         "with 10 %, and ahead of R-MESHJOIN and MESHJOIN (R of 100 million tuples, skew 1).",
-        lambda lab: by_memory(lab, "002-4a", SSCJ),
+        lambda lab: by_memory(lab, "sscj-4a", SSCJ),
         judge_4a,
     ),
     Figure(
-        "003-6b",
+        "oxhybridjoin-6b",
         "Service rate against memory: Optimised X-HYBRIDJOIN and its relatives",
         MEMORY_AXIS,
         RATE,
         "With R of 2 million tuples in order of frequency, Optimised X-HYBRIDJOIN is well ahead of X-HYBRIDJOIN, "
         "HYBRIDJOIN, R-MESHJOIN and MESHJOIN for every memory budget (none is named; ours are 5 to 40 % of R).",
-        lambda lab: by_memory(lab, "003-6b", OX, _OX_SHARES, size=0.25),
+        lambda lab: by_memory(lab, "oxhybridjoin-6b", OX, _OX_SHARES, size=0.25),
         lambda points: judge_first_of_all(points, OX, HYBRID_REASON),
     ),
     Figure(
-        "004-4b",
+        "opcachejoin-4b",
         "Service rate against memory: P-CACHEJOIN and CACHEJOIN",
         MEMORY_AXIS,
         RATE,
         "P-CACHEJOIN is ahead of CACHEJOIN for every memory size, 50 to 250 MB with R of 2 million tuples (21 to 104 "
         "% of R), skew 1.",
-        lambda lab: by_memory(lab, "004-4b", PC, _PC_SHARES),
+        lambda lab: by_memory(lab, "opcachejoin-4b", PC, _PC_SHARES),
         lambda points: judge_chain(points, PC),
     ),
     Figure(
-        "004-6b",
+        "opcachejoin-6b",
         "Service rate against memory: OP-CACHEJOIN, P-CACHEJOIN, CACHEJOIN",
         MEMORY_AXIS,
         RATE,
         "OP-CACHEJOIN is ahead of P-CACHEJOIN, and that of CACHEJOIN, by a huge margin for every memory size, 50 to "
         "250 MB with R of 2 million tuples (21 to 104 % of R), skew 1.",
-        lambda lab: by_memory(lab, "004-6b", OPC, _PC_SHARES),
+        lambda lab: by_memory(lab, "opcachejoin-6b", OPC, _PC_SHARES),
         lambda points: judge_chain(points, OPC),
     ),
 )

@@ -1,4 +1,4 @@
-"""How does the service rate fall when R grows and memory does not? Seeds 000 to 004."""
+"""How does the service rate fall when R grows and memory does not? All five papers (docs/papers.md)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from semistream.experiments.figure import Figure, Point, Verdict
 from semistream.experiments.judging import Check, Curves, ahead, factor, judge, rises
 from semistream.experiments.rate_memory import HYBRID_REASON, judge_chain, judge_first_of_all
 
-#: Seed 003: 0.5 to 8 million tuples; its memory is taken as seed 004's 50 MB.
+#: oxhybridjoin2012: 0.5 to 8 million tuples; its memory is taken as opcachejoin2020's 50 MB.
 _OX_SIZES = (1 / 16, 1 / 4, 1.0)
 _OX_MEMORY = 50 / 960
-#: Seed 004: 0.5 to 2 million tuples and 50 MB.
+#: opcachejoin2020: 0.5 to 2 million tuples and 50 MB.
 _PC_SIZES = (0.25, 0.5, 1.0)
 _PC_MEMORY = 50 / 240
 
@@ -66,64 +66,64 @@ def judge_4b(points: Sequence[Point]) -> Verdict:
 
 FIGURES = (
     Figure(
-        "000-5b",
+        "ssbj-5b",
         "Service rate against the size of R: SSBJ and MESHJOIN",
         SIZE_AXIS,
         RATE,
         "With memory of 10 % of the largest R, SSBJ serves 7 times as many tuples as MESHJOIN with R of 20 million "
         "tuples and 5.7 times with 100 million (skew 1).",
-        lambda lab: by_size(lab, "000-5b", SSBJ),
+        lambda lab: by_size(lab, "ssbj-5b", SSBJ),
         judge_5b,
     ),
     Figure(
-        "001-6b",
+        "ssj-6b",
         "Service rate against the size of R: SSJ and MESHJOIN",
         SIZE_AXIS,
         RATE,
         "With memory of 10 % of the largest R, SSJ is up to 3.5 times faster than MESHJOIN for every size of R (20 "
         "to 100 million tuples, skew 1).",
-        lambda lab: by_size(lab, "001-6b", SSJ),
+        lambda lab: by_size(lab, "ssj-6b", SSJ),
         judge_6b,
     ),
     Figure(
-        "002-4b",
+        "sscj-4b",
         "Service rate against the size of R: SSCJ, HYBRIDJOIN, R-MESHJOIN, MESHJOIN",
         SIZE_AXIS,
         RATE,
         "With memory of 10 % of the largest R, SSCJ (here: cachejoin) is up to 3 times faster than HYBRIDJOIN for "
         "every size of R, and ahead of R-MESHJOIN and MESHJOIN (skew 1).",
-        lambda lab: by_size(lab, "002-4b", SSCJ),
+        lambda lab: by_size(lab, "sscj-4b", SSCJ),
         judge_4b,
     ),
     Figure(
-        "003-6a",
+        "oxhybridjoin-6a",
         "Service rate against the size of R: Optimised X-HYBRIDJOIN and its relatives",
         SIZE_AXIS,
         RATE,
         "Optimised X-HYBRIDJOIN is well ahead of X-HYBRIDJOIN, HYBRIDJOIN, R-MESHJOIN and MESHJOIN for every size of "
         "R, 0.5 to 8 million tuples in order of frequency, with the same memory (not named; ours is 5 % of the "
         "largest R).",
-        lambda lab: by_size(lab, "003-6a", OX, _OX_MEMORY, _OX_SIZES),
+        lambda lab: by_size(lab, "oxhybridjoin-6a", OX, _OX_MEMORY, _OX_SIZES),
         lambda points: judge_first_of_all(points, OX, HYBRID_REASON),
     ),
     Figure(
-        "004-4a",
+        "opcachejoin-4a",
         "Service rate against the size of R: P-CACHEJOIN and CACHEJOIN",
         SIZE_AXIS,
         RATE,
         "P-CACHEJOIN is well ahead of CACHEJOIN for every size of R, 0.5 to 2 million tuples, with 50 MB of memory "
         "(skew 1); most where R is small.",
-        lambda lab: by_size(lab, "004-4a", PC, _PC_MEMORY, _PC_SIZES),
+        lambda lab: by_size(lab, "opcachejoin-4a", PC, _PC_MEMORY, _PC_SIZES),
         lambda points: judge_chain(points, PC),
     ),
     Figure(
-        "004-6a",
+        "opcachejoin-6a",
         "Service rate against the size of R: OP-CACHEJOIN, P-CACHEJOIN, CACHEJOIN",
         SIZE_AXIS,
         RATE,
         "OP-CACHEJOIN is well ahead of P-CACHEJOIN and CACHEJOIN for every size of R, 0.5 to 2 million tuples, with "
         "50 MB of memory (skew 1).",
-        lambda lab: by_size(lab, "004-6a", OPC, _PC_MEMORY, _PC_SIZES),
+        lambda lab: by_size(lab, "opcachejoin-6a", OPC, _PC_MEMORY, _PC_SIZES),
         lambda points: judge_chain(points, OPC),
     ),
 )

@@ -1,4 +1,4 @@
-"""What does skew do to the service rate? Seeds 000, 001, 002 and 004."""
+"""What does skew do to the service rate? ssbj2019, ssj2014, sscj2013 and opcachejoin2020."""
 
 from __future__ import annotations
 
@@ -73,52 +73,52 @@ def judge_4c(points: Sequence[Point]) -> Verdict:
 
 FIGURES = (
     Figure(
-        "000-5c",
+        "ssbj-5c",
         "Service rate against skew: SSBJ and MESHJOIN",
         SKEW_AXIS,
         RATE,
         "SSBJ is ahead of MESHJOIN as soon as there is any skew, ever more so, about 8 times at skew 1; MESHJOIN "
         "becomes slightly slower with skew (R of 100 million tuples, memory of 10 % of R).",
-        lambda lab: by_skew(lab, "000-5c", SSBJ),
+        lambda lab: by_skew(lab, "ssbj-5c", SSBJ),
         judge_5c,
     ),
     Figure(
-        "001-6c",
+        "ssj-6c",
         "Service rate against skew: SSJ and MESHJOIN",
         SKEW_AXIS,
         RATE,
         "SSJ is well ahead of MESHJOIN even for moderate skew, about 7 times at skew 1, and slightly worse only at "
         "skew 0; MESHJOIN becomes slightly slower with skew (memory of 10 % of R).",
-        lambda lab: by_skew(lab, "001-6c", SSJ),
+        lambda lab: by_skew(lab, "ssj-6c", SSJ),
         judge_6c,
     ),
     Figure(
-        "002-4c",
+        "sscj-4c",
         "Service rate against skew: SSCJ, HYBRIDJOIN, R-MESHJOIN, MESHJOIN",
         SKEW_AXIS,
         RATE,
         "SSCJ (here: cachejoin) is ahead of all others even for moderate skew, about 3 times HYBRIDJOIN at skew 1, and "
         "slightly worse than MESHJOIN and R-MESHJOIN only at skew 0 (memory of 10 % of R).",
-        lambda lab: by_skew(lab, "002-4c", SSCJ),
+        lambda lab: by_skew(lab, "sscj-4c", SSCJ),
         judge_4c,
     ),
     Figure(
-        "004-4c",
+        "opcachejoin-4c",
         "Service rate against skew: P-CACHEJOIN and CACHEJOIN",
         SKEW_AXIS,
         RATE,
         "P-CACHEJOIN is ahead of CACHEJOIN at skew 0.5, 0.75 and 1 (the text names no sizes; ours are R of 2 million "
         "tuples and 50 MB in proportion).",
-        lambda lab: by_skew(lab, "004-4c", PC, _PC_MEMORY, _PC_SKEWS),
+        lambda lab: by_skew(lab, "opcachejoin-4c", PC, _PC_MEMORY, _PC_SKEWS),
         lambda points: judge_chain(points, PC),
     ),
     Figure(
-        "004-6c",
+        "opcachejoin-6c",
         "Service rate against skew: OP-CACHEJOIN, P-CACHEJOIN, CACHEJOIN",
         SKEW_AXIS,
         RATE,
         "OP-CACHEJOIN is well ahead of P-CACHEJOIN and CACHEJOIN at skew 0.5, 0.75 and 1.",
-        lambda lab: by_skew(lab, "004-6c", OPC, _PC_MEMORY, _PC_SKEWS),
+        lambda lab: by_skew(lab, "opcachejoin-6c", OPC, _PC_MEMORY, _PC_SKEWS),
         lambda points: judge_chain(points, OPC),
     ),
 )

@@ -27,6 +27,7 @@ from semistream.experiments import (
     tuning,
 )
 from semistream.experiments.figure import Figure
+from semistream.experiments.papers import PAPERS, figure_name
 
 _OF_THE_PAPERS = (
     cache_share,
@@ -45,10 +46,16 @@ _OF_THE_PAPERS = (
 )
 _OURS = (peers, spark_peers, beyond, drifting, resident)
 
+
+def _place(figure: Figure) -> tuple[int, str]:
+    paper, _, number = figure.id.partition("-")
+    return list(PAPERS).index(paper), number
+
+
 FIGURES: dict[str, Figure] = {
     figure.id: figure
     for figure in (
-        *sorted((figure for module in _OF_THE_PAPERS for figure in module.FIGURES), key=lambda figure: figure.id),
+        *sorted((figure for module in _OF_THE_PAPERS for figure in module.FIGURES), key=_place),
         *(figure for module in _OURS for figure in module.FIGURES),
     )
 }
@@ -56,9 +63,10 @@ FIGURES: dict[str, Figure] = {
 
 def chosen(names: Sequence[str] | None) -> list[Figure]:
     """The figures of these names, all without any; in the registry's order."""
-    for name in names or ():
-        if name not in FIGURES:
-            near = difflib.get_close_matches(name, FIGURES, n=3)
+    wanted = {figure_name(name): name for name in names or ()}
+    for known, name in wanted.items():
+        if known not in FIGURES:
+            near = difflib.get_close_matches(known, FIGURES, n=3)
             hint = f"did you mean {' or '.join(near)}?" if near else "`semistream reproduce --list` shows all"
             raise ConfigError(f"there is no figure {name!r}; {hint}")
-    return [figure for figure in FIGURES.values() if not names or figure.id in names]
+    return [figure for figure in FIGURES.values() if not wanted or figure.id in wanted]

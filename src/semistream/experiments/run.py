@@ -25,6 +25,7 @@ from semistream.cost.profile import machine_info
 from semistream.errors import ConfigError, StoreError
 from semistream.experiments.figure import Figure, Point
 from semistream.experiments.lab import Lab
+from semistream.experiments.papers import figure_name
 from semistream.experiments.runs import versions
 
 POINTS_FILE = "points.parquet"
@@ -52,16 +53,19 @@ def reproduce(lab: Lab, figures: Sequence[Figure], begun: Callable[[Figure], Non
     raw = lab.out / "raw"
     (raw / "figures").mkdir(parents=True, exist_ok=True)
     _same_experiment(raw / ABOUT_FILE, lab)
+    finished = {figure_name(path.stem) for path in (raw / "figures").glob("*.json")}
     for figure in figures:
         if begun is not None:
             begun(figure)
-        path = figure_file(lab.out, figure.id)
-        if path.exists():
+        if figure.id in finished:
             continue
         started = time.monotonic()
         points = [asdict(point) for point in figure.run(lab)]
         spent = time.monotonic() - started
-        _write(path, {"figure": figure.id, "seconds": spent, "versions": versions(), "points": points})
+        _write(
+            figure_file(lab.out, figure.id),
+            {"figure": figure.id, "seconds": spent, "versions": versions(), "points": points},
+        )
         write_points(lab.out)
     return write_points(lab.out)
 
@@ -100,6 +104,7 @@ def write_points(out: Path) -> Path:
         for point in found["points"]:
             row = {
                 **point,
+                "figure": figure_name(point["figure"]),
                 "settings": json.dumps(point["settings"], sort_keys=True),
                 "seed": about["seed"],
                 "versions": json.dumps(found["versions"], sort_keys=True),

@@ -1,4 +1,4 @@
-"""Does SSBJ want a hysteresis, and how large a disk buffer? Seed 000."""
+"""Does SSBJ want a hysteresis, and how large a disk buffer? ssbj2019."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _figure_6a(lab: Lab) -> Iterator[Point]:
     source, memory = _setting(lab)
     for factor in FACTORS:
         run = lab.measure("ssbj", source, memory, options={"switching_factor": factor})
-        yield from lab.rates("000-6a", "ssbj", factor, run)
+        yield from lab.rates("ssbj-6a", "ssbj", factor, run)
 
 
 def judge_6a(points: Sequence[Point]) -> Verdict:
@@ -60,7 +60,7 @@ def _figure_6b(lab: Lab) -> Iterator[Point]:
             continue
         for way in WAYS:
             rate = Estimate.ratio(run.counted("cache_misses", way=way), run.seconds(way))
-            yield lab.point("000-6b", way, "ssbj", run.symbols["d"], rate, run)
+            yield lab.point("ssbj-6b", way, "ssbj", run.symbols["d"], rate, run)
 
 
 def judge_6b(points: Sequence[Point]) -> Verdict:
@@ -75,7 +75,7 @@ def judge_6b(points: Sequence[Point]) -> Verdict:
 
 FIGURES = (
     Figure(
-        "000-6a",
+        "ssbj-6a",
         "Service rate against the switching factor of SSBJ",
         Axis("switching factor", log=True),
         RATE,
@@ -85,7 +85,7 @@ FIGURES = (
         judge_6a,
     ),
     Figure(
-        "000-6b",
+        "ssbj-6b",
         "Service rate of SSBJ's disk phase against the size of its disk buffer",
         Axis("disk buffer", "tuples", log=True),
         Axis("service rate of the disk phase", "tuples/s"),

@@ -65,8 +65,8 @@ class Source(ABC):
 class Synthetic(Source):
     """The papers' relations: 120 and 20 bytes, keys by Zipf's law.
 
-    With `repeated` R's keys are drawn with repetition, as seed 000 does, else every key has one tuple. `order` is that
-    of the page store; "frequency" puts the hottest keys first, as seed 003 assumes.
+    With `repeated` R's keys are drawn with repetition, as ssbj2019 does, else every key has one tuple. `order` is that
+    of the page store; "frequency" puts the hottest keys first, as oxhybridjoin2012 assumes.
     """
 
     rows: int

@@ -1,4 +1,4 @@
-"""How long does a tuple take, and how long does it wait for its turn? Seeds 001 and 002."""
+"""How long does a tuple take, and how long does it wait for its turn? ssj2014 and sscj2013."""
 
 from __future__ import annotations
 
@@ -130,27 +130,27 @@ def _figure(name: str, family: Family, processing: bool, claim: str) -> Figure:
 
 FIGURES = (
     _figure(
-        "001-7a",
+        "ssj-7a",
         SSJ,
         True,
         "A tuple spends much less time in SSJ than in MESHJOIN, from being loaded to being matched, the more so the "
         "larger R is: a large part of the stream is answered by the cache at once.",
     ),
     _figure(
-        "001-7b",
+        "ssj-7b",
         SSJ,
         False,
         "A tuple waits for much less time in front of SSJ than in front of MESHJOIN, at every arrival rate.",
     ),
     _figure(
-        "002-5a",
+        "sscj-5a",
         SSCJ,
         True,
         "A tuple spends much less time in SSCJ (here: cachejoin) than in HYBRIDJOIN, R-MESHJOIN and MESHJOIN, the "
         "more so the larger R is.",
     ),
     _figure(
-        "002-5b",
+        "sscj-5b",
         SSCJ,
         False,
         "A tuple waits for much less time in front of SSCJ (here: cachejoin) than in front of HYBRIDJOIN, R-MESHJOIN "

@@ -1,4 +1,4 @@
-"""Where are the best disk buffer and the best cache, and does the cost model find them? Seeds 001 and 003.
+"""Where are the best disk buffer and the best cache, and does the cost model find them? ssj2014 and oxhybridjoin2012.
 
 The operator is run at every point of a grid of both sizes, and the formula is asked at the same points.
 """
@@ -201,6 +201,6 @@ def _figures(
 
 
 FIGURES = (
-    *_figures("001", ("2", "5"), _SSJ, "SSJ", (0.025, 0.0065)),
-    *_figures("003", ("4", "5"), _OX, "Optimised X-HYBRIDJOIN", (0.0038, 0.0033)),
+    *_figures("ssj", ("2", "5"), _SSJ, "SSJ", (0.025, 0.0065)),
+    *_figures("oxhybridjoin", ("4", "5"), _OX, "Optimised X-HYBRIDJOIN", (0.0038, 0.0033)),
 )

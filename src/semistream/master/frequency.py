@@ -1,6 +1,6 @@
 """Laying R out by access frequency, and the second index that such an order needs.
 
-Seed 003 keeps the most wanted part of R at its front. Rows then no longer stand in key order, so a file of
+oxhybridjoin2012 keeps the most wanted part of R at its front. Rows then no longer stand in key order, so a file of
 (code, first row, rows), sorted by code, finds them again. All rows of a key stay together, whatever their own
 frequencies say: a key is as frequent as its most frequent row.
 

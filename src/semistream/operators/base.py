@@ -54,7 +54,8 @@ class SemiStreamJoin(JoinOutput, JoinLife):
     name: ClassVar[str]
     aliases: ClassVar[tuple[str, ...]] = ()
     access: ClassVar[str]
-    seed: ClassVar[str]
+    #: keys of docs/papers.md, with the section that describes the algorithm; "ours" where no paper does
+    paper: ClassVar[str]
     needs_index: ClassVar[bool] = False
     wants_frequency_order: ClassVar[bool] = False
     #: keeps its hot keys in `cache`, so that several joins may put theirs together in a shared one (`front`)

@@ -45,13 +45,13 @@ class CacheJoin(IndexJoin):
     >>> pa.Table.from_batches(rows).to_pydict()
     {'k': [2], 'v': [20]}
 
-    Paper: M. A. Naeem, G. Weber, G. Dobbie, C. Lutteroth, "SSCJ: a semi-stream cache join using a front-stage cache
-    module", DaWaK 2013.
+    Paper: sscj2013 (M. A. Naeem, G. Weber, G. Dobbie, C. Lutteroth, "SSCJ: a semi-stream cache join using a
+    front-stage cache module", DaWaK 2013), section 4.
     """
 
     name = "cachejoin"
     aliases: ClassVar[tuple[str, ...]] = ("sscj",)
-    seed = "002 §4, 004"
+    paper = "sscj2013 §4"
     shares_cache = True
 
     def __init__(

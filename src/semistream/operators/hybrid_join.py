@@ -23,9 +23,9 @@ class HybridJoin(IndexJoin):
     >>> pa.Table.from_batches(rows).to_pydict()
     {'k': [2], 'v': [20]}
 
-    Paper: M. A. Naeem et al., "HYBRIDJOIN for near-real-time data warehousing", IJDWM 2011; described in "SSCJ: a
-    semi-stream cache join using a front-stage cache module", section 3.
+    Paper: hybridjoin2011 (M. A. Naeem, G. Dobbie, G. Weber, "HYBRIDJOIN for near-real-time data warehousing", IJDWM
+    2011); described in sscj2013, section 3.
     """
 
     name = "hybridjoin"
-    seed = "002 §3"
+    paper = "hybridjoin2011, sscj2013 §3"

@@ -41,13 +41,13 @@ class IndexNestedLoopJoin(LookupJoin):
     >>> join.stats.reads
     3
 
-    Paper: R. Ramakrishnan, J. Gehrke, "Database Management Systems", 2000; the baseline of the HYBRIDJOIN and
-    CACHEJOIN papers.
+    Paper: dbms2000 (R. Ramakrishnan, J. Gehrke, "Database Management Systems", 2000); described in
+    opcachejoin2020, related work.
     """
 
     name = "inlj"
     aliases = ("indexnestedloopjoin",)
-    seed = "003, 004"
+    paper = "dbms2000, opcachejoin2020"
 
     def _default_buffer_bytes(self, total: int) -> int:
         return min(total // 2, 4 << 20)

@@ -32,12 +32,12 @@ class MeshJoin(ScanJoin):
     >>> pa.Table.from_batches(rows).sort_by("supplier").to_pydict()
     {'part': [2, 2], 'supplier': ['b', 'c']}
 
-    Paper: N. Polyzotis et al., "Meshing streaming updates with persistent data in an active data warehouse",
-    TKDE 2008; described in M. A. Naeem et al., "A memory-optimal many-to-many semi-stream join", section 2.2.
+    Paper: meshjoin2008 (N. Polyzotis et al., "Meshing streaming updates with persistent data in an active data
+    warehouse", TKDE 2008); described in ssbj2019, section 2.2.
     """
 
     name = "meshjoin"
-    seed = "000 §2.2, 001 §3"
+    paper = "meshjoin2008, ssbj2019 §2.2"
 
     def __init__(
         self,

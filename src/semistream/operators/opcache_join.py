@@ -97,7 +97,7 @@ class OPCacheJoin(PCacheJoin):
     >>> pa.Table.from_batches(rows).to_pydict()
     {'k': [2], 'v': [20]}
 
-    Paper: seed 004, as P-CACHEJOIN.
+    Paper: opcachejoin2020, as P-CACHEJOIN.
     """
 
     name = "opcachejoin"

@@ -69,12 +69,12 @@ class OrderedJoin(OrderedOutput):
     >>> pa.Table.from_batches(rows).to_pydict()
     {'k': [2, 7, None, 1], 'v': [20, None, None, 10]}
 
-    Paper: R. Derakhshan, A. Sattar, B. Stantic, "A new operator for efficient stream-relation join processing
-    in data streaming engines", CIKM 2013; described in the SSBJ paper, section 2.3.
+    Paper: orderedjoin2013 (R. Derakhshan, A. Sattar, B. Stantic, "A new operator for efficient stream-relation join
+    processing in data streaming engines", CIKM 2013); described in ssbj2019, section 2.3.
     """
 
     name = "orderedjoin"
-    seed = "000 §2.3"
+    paper = "orderedjoin2013, ssbj2019 §2.3"
 
     def __init__(
         self,

@@ -61,13 +61,13 @@ class OptimisedXHybridJoin(IndexJoin):
     >>> pa.Table.from_batches(rows).to_pydict()
     {'k': [2], 'v': [20]}
 
-    Paper: M. A. Naeem, G. Dobbie, G. Weber, "Optimised X-HYBRIDJOIN for near-real-time data warehousing",
-    ADC 2012.
+    Paper: oxhybridjoin2012 (M. A. Naeem, G. Dobbie, G. Weber, "Optimised X-HYBRIDJOIN for near-real-time data
+    warehousing", ADC 2012), section 4.
     """
 
     name = "oxhybridjoin"
     aliases = ("optimisedxhybridjoin",)
-    seed = "003 §4"
+    paper = "oxhybridjoin2012 §4"
     wants_frequency_order = True
 
     def __init__(

@@ -58,13 +58,13 @@ class PartitionJoin(BlockJoin):
     >>> pa.Table.from_batches(rows).to_pydict()
     {'k': [2], 'v': [20]}
 
-    Paper: A. Chakraborty, A. Singh, "A partition-based approach to support streaming updates over persistent
-    data in an active datawarehouse", IPDPS 2009; described in the SSBJ paper, section 2.3.
+    Paper: partitionjoin2009 (A. Chakraborty, A. Singh, "A partition-based approach to support streaming updates
+    over persistent data in an active datawarehouse", IPDPS 2009); described in ssbj2019, section 2.3.
     """
 
     name = "partitionjoin"
     aliases = ("partitionbasedjoin",)
-    seed = "000 §2.3, 003 §2"
+    paper = "partitionjoin2009, ssbj2019 §2.3"
     #: arrival of the oldest tuple, and the place of the partition in memory
     extra_list_bytes = 12
 

@@ -62,12 +62,13 @@ class PCacheJoin(CacheJoin):
     >>> pa.Table.from_batches(rows).to_pydict()
     {'k': [2], 'v': [20]}
 
-    Paper: E. Mehmood, M. A. Naeem et al., "Optimizing the CACHEJOIN: P-CACHEJOIN and OP-CACHEJOIN"; seed 004.
+    Paper: opcachejoin2020 (M. A. Naeem, E. Mehmood, M. G. A. Malik, N. Jamil, "Optimizing semi-stream CACHEJOIN for
+    near-real-time data warehousing", JDM 2020).
     """
 
     name = "pcachejoin"
     aliases: ClassVar[tuple[str, ...]] = ()
-    seed = "004"
+    paper = "opcachejoin2020"
     scratches = 2
 
     def __init__(

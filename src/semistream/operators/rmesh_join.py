@@ -30,12 +30,12 @@ class RMeshJoin(ScanJoin):
     >>> pa.Table.from_batches(rows).to_pydict()
     {'k': [2, 2], 'v': [20, 20]}
 
-    Paper: M. A. Naeem et al., "R-MESHJOIN for near-real-time data warehousing", DOLAP 2010; compared in the
-    CACHEJOIN papers.
+    Paper: rmeshjoin2010 (M. A. Naeem, G. Dobbie, G. Weber, S. Alam, "R-MESHJOIN for near-real-time data
+    warehousing", DOLAP 2010); compared in sscj2013 and oxhybridjoin2012.
     """
 
     name = "rmeshjoin"
-    seed = "002, 004"
+    paper = "rmeshjoin2010, sscj2013 §2"
 
     def __init__(
         self,

@@ -77,11 +77,12 @@ class SSBJ(ScanJoin):
     >>> pa.Table.from_batches(rows).sort_by([("part", "ascending"), ("supplier", "ascending")]).to_pydict()
     {'part': [30, 30, 40], 'supplier': ['Houston', 'New York', None]}
 
-    Paper: M. A. Naeem, G. Weber, C. Lutteroth, "A memory-optimal many-to-many semi-stream join", DAPD 2019.
+    Paper: ssbj2019 (M. A. Naeem, G. Weber, C. Lutteroth, "A memory-optimal many-to-many semi-stream join", DAPD
+    2019), section 3.
     """
 
     name = "ssbj"
-    seed = "000 §3"
+    paper = "ssbj2019 §3"
     shares_cache = True
 
     def __init__(

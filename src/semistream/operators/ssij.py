@@ -48,13 +48,13 @@ class SSIJ(BlockJoin):
     >>> pa.Table.from_batches(rows).to_pydict()
     {'k': [2], 'v': [20]}
 
-    Paper: M. A. Bornea, A. Deligiannakis, Y. Kotidis, V. Vassalos, "Semi-streamed index join for near-real
-    time execution of ETL transformations", ICDE 2011; described in the SSBJ paper, section 2.3.
+    Paper: ssij2011 (M. A. Bornea, A. Deligiannakis, Y. Kotidis, V. Vassalos, "Semi-streamed index join for
+    near-real time execution of ETL transformations", ICDE 2011); described in ssbj2019, section 2.3.
     """
 
     name = "ssij"
     aliases = ("semistreamingindexjoin",)
-    seed = "000 §2.3"
+    paper = "ssij2011, ssbj2019 §2.3"
     extra_lists = 1
 
     def __init__(

@@ -45,12 +45,13 @@ class SSJ(ScanJoin):
     >>> pa.Table.from_batches(rows).to_pydict()
     {'k': [2], 'v': [20]}
 
-    Paper: M. A. Naeem et al., "SSJ: a semi-stream join using a new cache module", JDIM 2014.
+    Paper: ssj2014 (M. A. Naeem, N. Jamil, "An efficient stream-based join to process end user transactions in
+    real-time data warehousing", JDIM 2014), section 4.
     """
 
     name = "ssj"
     aliases = ("cmeshjoin",)
-    seed = "001"
+    paper = "ssj2014 §4"
     shares_cache = True
 
     def __init__(

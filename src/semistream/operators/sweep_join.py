@@ -45,12 +45,12 @@ class SweepJoin(LookupJoin):
     >>> pa.Table.from_batches(rows).to_pydict()
     {'k': [2], 'v': [20]}
 
-    Paper: none; the admission follows TinyLFU (G. Einziger, R. Friedman, B. Manes, 2017), the composition the cache
-    inequality of SSBJ.
+    Paper: none; the admission follows tinylfu2017 (G. Einziger, R. Friedman, B. Manes, "TinyLFU: a highly efficient
+    cache admission policy", ACM TOS 2017), the composition the cache inequality of ssbj2019.
     """
 
     name = "sweepjoin"
-    seed = "ours"
+    paper = "ours"
     shares_cache = True
 
     def __init__(

@@ -51,12 +51,12 @@ class XHybridJoin(IndexJoin):
     >>> pa.Table.from_batches(rows).to_pydict()
     {'k': [2], 'v': [20]}
 
-    Paper: M. A. Naeem et al., "X-HYBRIDJOIN for near-real-time data warehousing", BNCOD 2011; described in
-    "Optimised X-HYBRIDJOIN for near-real-time data warehousing", section 3.
+    Paper: xhybridjoin2011 (M. A. Naeem, G. Dobbie, G. Weber, "X-HYBRIDJOIN for near-real-time data warehousing",
+    BNCOD 2011); described in oxhybridjoin2012, section 3.
     """
 
     name = "xhybridjoin"
-    seed = "003 §3"
+    paper = "xhybridjoin2011, oxhybridjoin2012 §3"
     wants_frequency_order = True
     buffers = 2
 

@@ -14,6 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from semistream.experiments.figure import Figure, Point, Verdict
+from semistream.experiments.papers import PAPERS, paper_of
 from semistream.experiments.registry import FIGURES
 from semistream.report.canvas import series_variables, swatch
 from semistream.report.claims import CLAIMS, OUTCOMES, claims_table
@@ -24,13 +25,6 @@ from semistream.report.results import Results, read_results
 
 REPORT = "report.html"
 PLOTS = "plots"
-_PAPERS = {
-    "000": "Seed 000: SSBJ",
-    "001": "Seed 001: SSJ",
-    "002": "Seed 002: SSCJ (CACHEJOIN)",
-    "003": "Seed 003: Optimised X-HYBRIDJOIN",
-    "004": "Seed 004: P-CACHEJOIN and OP-CACHEJOIN",
-}
 _OURS = "Beyond the papers"
 #: settings that are the same for all points and told on top of the page
 _ON_TOP = frozenset({"scale", "seed"})
@@ -59,7 +53,8 @@ class Chapter:
 
     @property
     def part(self) -> str:
-        return _PAPERS.get(self.figure.id.partition("-")[0], _OURS)
+        paper = paper_of(self.figure.id)
+        return _OURS if paper is None else PAPERS[paper]
 
 
 def write_report(out: Path, figures: Iterable[Figure] | None = None) -> Path:
@@ -97,7 +92,7 @@ def render(chapters: Sequence[Chapter], missing: Sequence[Figure], results: Resu
 
 
 def _by_part(chapters: Sequence[Chapter]) -> dict[str, list[Chapter]]:
-    parts = [*_PAPERS.values(), _OURS]
+    parts = [*PAPERS.values(), _OURS]
     ordered = sorted(chapters, key=lambda chapter: parts.index(chapter.part))
     return {part: list(mine) for part, mine in itertools.groupby(ordered, key=lambda chapter: chapter.part)}
 

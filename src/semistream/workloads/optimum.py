@@ -2,7 +2,7 @@
 
 A stream tuple that waits for one R-cycle costs v_S bytes; caching key j costs e + m_j v_R and spares the
 waiting of all its tuples. With W tuples a cycle, key j costs at least min(e + m_j v_R, W p_j v_S), and W is
-largest where the sum of these is the memory: the cache inequality (seed 000, Theorem 2), all known.
+largest where the sum of these is the memory: the cache inequality (ssbj2019, Theorem 2), all known.
 """
 
 from __future__ import annotations

@@ -32,9 +32,9 @@ ORDERS = ("shuffled", "key", "frequency")
 class SyntheticMaster(Workload):
     """R: a key of [0, n_rows) and fourteen int64 columns.
 
-    `repeat` draws the keys with repetition, as seed 000 does: e^-1, about 37 %, of the domain is absent, the
+    `repeat` draws the keys with repetition, as ssbj2019 does: e^-1, about 37 %, of the domain is absent, the
     other keys have one tuple or several. Otherwise every key has one tuple, and `order` says in which order:
-    shuffled, by key, or by access frequency, the most wanted first, as seed 003 assumes.
+    shuffled, by key, or by access frequency, the most wanted first, as oxhybridjoin2012 assumes.
 
     What is wanted is decided by `hot_seed` of the stream (its `seed`, if it has no other; here the default is
     this relation's seed). `frequency` adds a column with the share of a key relative to the hottest one, for
