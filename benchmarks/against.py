@@ -103,30 +103,30 @@ def main() -> None:
     parser.add_argument("--warm", type=int, default=8, help="turns before the measured ones")
     parser.add_argument("--batches-per-turn", type=int, default=2)
     parser.add_argument("--child", help=argparse.SUPPRESS)
-    told = parser.parse_args()
-    if told.child:
-        child(json.loads(told.child))
+    options = parser.parse_args()
+    if options.child:
+        child(json.loads(options.child))
         return
-    names = told.algorithms
+    names = options.algorithms
     if not names:
         from semistream.operators.registry import OPERATORS
 
         names = list(OPERATORS)
-    print(f"{'operator':14} this / other (quartiles over {told.turns} pairs of turns)")
+    print(f"{'operator':14} this / other (quartiles over {options.turns} pairs of turns)")
     medians = []
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             setting = {
                 "algorithm": name,
-                "rows": told.rows,
-                "share": told.share,
-                "batch": told.batch,
+                "rows": options.rows,
+                "share": options.share,
+                "batch": options.batch,
                 "batches": 40,
-                "batches_per_turn": told.batches_per_turn,
-                "warm": told.warm,
+                "batches_per_turn": options.batches_per_turn,
+                "warm": options.warm,
                 "folder": folder,
             }
-            median, low, high = compared(told.other.resolve(), setting, told.turns)
+            median, low, high = compared(options.other.resolve(), setting, options.turns)
         medians.append(median)
         print(f"{name:14} {median:.3f} ({low:.3f} – {high:.3f})", flush=True)
     print(f"{'all':14} {statistics.geometric_mean(medians):.3f}, least {min(medians):.3f}")

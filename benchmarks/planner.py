@@ -170,8 +170,8 @@ def settled(case: Case, master: Master, stream: list[pa.RecordBatch], profile: C
                 _spend(join.drain())
             if not join.on_trial or time.perf_counter() > until:
                 break
-        told = join.explain()
-        return told.chosen, list(told.revisions)
+        explanation = join.explain()
+        return explanation.chosen, list(explanation.revisions)
 
 
 class Runner:
@@ -284,8 +284,8 @@ def show(results: list[dict[str, Any]]) -> None:
     setting = ("R", "M", "skew", "absent", "index", "batch", "micro")
     for column in (*setting, "pick", "rate", "fastest", "rate", "ratio", "plan"):
         table.add_column(column, justify="right")
-    for told in results:
-        case = told["case"]
+    for result in results:
+        case = result["case"]
         table.add_row(
             f"{case['rows']:,}",
             f"{case['memory'] / 1e6:.3g} MB",
@@ -294,19 +294,19 @@ def show(results: list[dict[str, Any]]) -> None:
             "yes" if case["index"] else "no",
             f"{case['batch']:,}",
             "yes" if case["micro_batches"] else "no",
-            told["pick"],
-            f"{told['rates'][told['pick']] / 1e6:.2f}",
-            told["fastest"],
-            f"{told['rates'][told['fastest']] / 1e6:.2f}",
-            f"{told['ratio']:.2f}",
-            f"{told['plan_ratio']:.2f}",
+            result["pick"],
+            f"{result['rates'][result['pick']] / 1e6:.2f}",
+            result["fastest"],
+            f"{result['rates'][result['fastest']] / 1e6:.2f}",
+            f"{result['ratio']:.2f}",
+            f"{result['plan_ratio']:.2f}",
         )
     console.print(table)
-    planning = statistics.median(told["planning_s"] for told in results)
+    planning = statistics.median(result["planning_s"] for result in results)
     console.print(f"{len(results)} settings; planning took {planning:.2f} s in the median")
     for name, who in (("ratio", "the pick"), ("plan_ratio", "the first plan, before any trial,")):
-        good = sum(told[name] >= WITHIN for told in results) / len(results)
-        worst = min(told[name] for told in results)
+        good = sum(result[name] >= WITHIN for result in results) / len(results)
+        worst = min(result[name] for result in results)
         console.print(
             f"{who} is within 10 % of the fastest in {good:.0%} (bar {SHARE:.0%}), worst {worst:.2f} of it "
             f"(bar {WORST:g})"
@@ -329,10 +329,10 @@ def main() -> None:
         data = Data(folder)
         for case in cases(options.settings, options.seed):
             results.append(measure(case, data, profile))
-            told = results[-1]
+            last = results[-1]
             console.print(
-                f"{len(results)}: {case}: {told['pick']} {told['ratio']:.2f} of {told['fastest']}, "
-                f"planned {told['plan']} {told['plan_ratio']:.2f}; {told['revisions']}"
+                f"{len(results)}: {case}: {last['pick']} {last['ratio']:.2f} of {last['fastest']}, "
+                f"planned {last['plan']} {last['plan_ratio']:.2f}; {last['revisions']}"
             )
     show(results)
     if options.save:

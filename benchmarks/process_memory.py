@@ -94,14 +94,14 @@ def run(folder: Path, algorithm: str, budget: str, form: str) -> tuple[int, dict
 
 
 def measure(large: Path, small: Path, algorithm: str, budget: str, form: str) -> dict[str, object]:
-    told: dict[str, object] = {"algorithm": algorithm, "master": form, "budget": budget}
+    setting: dict[str, object] = {"algorithm": algorithm, "master": form, "budget": budget}
     base, found = run(small, algorithm, budget, form), run(large, algorithm, budget, form)
     if base is None or found is None:
-        return {**told, "refused": True, "ok": True}
+        return {**setting, "refused": True, "ok": True}
     least, (peak, report) = base[0], found
     bound = int(1.25 * parse_bytes(budget)) + SLACK_BYTES
     return {
-        **told,
+        **setting,
         "small_bytes": least,
         "large_bytes": peak,
         "over_bytes": peak - least,

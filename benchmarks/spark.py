@@ -145,11 +145,11 @@ def run(spark: SparkSession, name: str, data: Data, result: Result, warm: int, m
         writer = writer.option("checkpointLocation", f"{scratch}/checkpoint").trigger(availableNow=True)
         query = writer.start()
         query.awaitTermination()
-        told = [progress for progress in query.recentProgress if progress.numInputRows][-measured:]
-        times = [progress.durationMs["triggerExecution"] / 1000 for progress in told]
+        finished = [progress for progress in query.recentProgress if progress.numInputRows][-measured:]
+        times = [progress.durationMs["triggerExecution"] / 1000 for progress in finished]
         result.seconds[name] = [*result.seconds.get(name, []), *times]
         result.rates[name] = result.batch / statistics.median(result.seconds[name])
-        values = metrics.of(str(query.id), told[-1].batchId)
+        values = metrics.of(str(query.id), finished[-1].batchId)
         if values:
             result.hit_rate[name] = values["hit_rate"]
     spread = f"{result.batch / max(times) / 1e6:.2f} to {result.batch / min(times) / 1e6:.2f}"
@@ -180,14 +180,14 @@ def show(results: list[Result]) -> None:
     for result in results:
         bars = result.rows == 10_000_000 and result.batch == 500_000
         for name, rate in result.rates.items():
-            told = []
+            ratios = []
             for (ours, theirs), bar in BARS.items():
                 if ours == name and theirs in result.rates:
                     ratio = rate / result.rates[theirs]
                     verdict = f" (bar {bar:g}: {'pass' if ratio >= bar else 'short'})" if bars else ""
-                    told.append(f"{ratio:.2f} x {theirs}{verdict}")
+                    ratios.append(f"{ratio:.2f} x {theirs}{verdict}")
             hits = f"{result.hit_rate[name]:.3f}" if name in result.hit_rate else ""
-            table.add_row(f"{result.rows:,}", f"{result.batch:,}", name, f"{rate / 1e6:.3f}", hits, "; ".join(told))
+            table.add_row(f"{result.rows:,}", f"{result.batch:,}", name, f"{rate / 1e6:.3f}", hits, "; ".join(ratios))
     console.print(table)
 
 

@@ -39,17 +39,17 @@ def test_explain(data: Path) -> None:
     assert text.exit_code == 0, text.output
     for words in ("service rate", "hit rate", "reads a tuple", "longest delay", "runner-up", "a sample of 30,000"):
         assert words in text.output
-    told = json.loads(said("explain", *common, "--algorithm", "cachejoin", "--run", "--json").stdout)
-    assert told["algorithm"] == "cachejoin"
-    assert told["measured"]["tuples"] == 30_000
-    assert told["runner_up"]["why_not"]
-    assert abs(told["stream"]["exponent"] - 1.0) < 0.2
+    printed = json.loads(said("explain", *common, "--algorithm", "cachejoin", "--run", "--json").stdout)
+    assert printed["algorithm"] == "cachejoin"
+    assert printed["measured"]["tuples"] == 30_000
+    assert printed["runner_up"]["why_not"]
+    assert abs(printed["stream"]["exponent"] - 1.0) < 0.2
 
 
 def test_explain_without_an_index(data: Path) -> None:
     common = ("--stream", data / "s.parquet", "--on", KEY, "--memory", "20MB", "--micro-batches", "--json")
-    told = json.loads(said("explain", "--master", data / "r.parquet", *common).stdout)
-    assert "sweepjoin" in told["refused"]
+    printed = json.loads(said("explain", "--master", data / "r.parquet", *common).stdout)
+    assert "sweepjoin" in printed["refused"]
     refused = said("explain", "--master", data / "r.parquet", *common, "--algorithm", "sweepjoin")
     assert refused.exit_code == 2
     assert "build a page store" in refused.stderr
@@ -79,9 +79,9 @@ def test_auto_joins(data: Path, tmp_path: Path) -> None:
 
 def test_tune(data: Path, tmp_path: Path) -> None:
     words = ("--memory", "400KB", "--tuples", 20_000, "--profile", "papers", "--json")
-    told = json.loads(said("tune", "cachejoin", "--rows", 10_000, *words, "--plot", tmp_path / "surface.svg").stdout)
-    assert set(told) == {"algorithm", "analytic", "empirical", "reached_per_s", "deviation", "surface"}
-    assert len(told["surface"]) > 4
+    printed = json.loads(said("tune", "cachejoin", "--rows", 10_000, *words, "--plot", tmp_path / "surface.svg").stdout)
+    assert set(printed) == {"algorithm", "analytic", "empirical", "reached_per_s", "deviation", "surface"}
+    assert len(printed["surface"]) > 4
     assert (tmp_path / "surface.svg").read_text().startswith("<?xml")
     given = ("--master", data / "r", "--stream", data / "s.parquet", "--on", KEY, "--no-runs")
     mine = json.loads(said("tune", "ssbj", *given, *words).stdout)

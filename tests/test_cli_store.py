@@ -38,9 +38,9 @@ def test_list(store: Path) -> None:
     assert "query a query, batch 3, since " in lines[1]
     assert "in force" in lines[2]
     assert "query a query, batch 5, since " in lines[3]
-    told = json.loads(run("list", store, "--json").stdout)
-    assert [(v["version"], v["rows"], v["in_force"]) for v in told] == [(1, 3, False), (2, 5, True)]
-    assert told[0]["pins"][0]["batch"] == 3
+    versions = json.loads(run("list", store, "--json").stdout)
+    assert [(v["version"], v["rows"], v["in_force"]) for v in versions] == [(1, 3, False), (2, 5, True)]
+    assert versions[0]["pins"][0]["batch"] == 3
 
 
 def test_verify(store: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
+from token import NAME
 
 import pytest
 
@@ -35,6 +38,15 @@ def test_nothing_cites_what_a_reader_cannot_have() -> None:
         if NOWHERE.search(line)
     ]
     assert not found, "\n".join(found)
+
+
+def test_no_name_says_only_that_somebody_said_it() -> None:
+    """`told` was the name of records, options, messages and sums alike; a name says what it holds."""
+    for path in _texts():
+        if path.suffix == ".py" and "told" in (text := path.read_text(encoding="utf-8")):
+            names = (token for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type == NAME)
+            found = [token.start[0] for token in names if token.string in ("told", "_told")]
+            assert not found, f"{path.relative_to(ROOT)}, lines {found}"
 
 
 @pytest.mark.parametrize("name", OPERATORS)

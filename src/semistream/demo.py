@@ -185,12 +185,12 @@ class Account:
         self.rows_in += batch.rows
         self.busy_s += batch.seconds
         self.rate_per_s = batch.rows / batch.seconds
-        for name, told in batch.told.items():
-            self.hits[name] += int(told["hits"])
-            self.misses[name] += int(told["misses"])
-            self.unmatched[name] += int(told["unmatched"])
-            self.private_bytes[name] = max(self.private_bytes[name], int(told["peak_bytes"]))
-        self.rows_out += int(batch.told[list(ENRICHMENTS)[-1]]["rows_out"])
+        for name, values in batch.values.items():
+            self.hits[name] += int(values["hits"])
+            self.misses[name] += int(values["misses"])
+            self.unmatched[name] += int(values["unmatched"])
+            self.private_bytes[name] = max(self.private_bytes[name], int(values["peak_bytes"]))
+        self.rows_out += int(batch.values[list(ENRICHMENTS)[-1]]["rows_out"])
 
     def look(self, shared_bytes: int, tasks: int, workers_bytes: int) -> None:
         """Take a look at the memory into account: shared caches, and what each task has at most beside them."""
@@ -303,21 +303,21 @@ def _is_worker(pid: int) -> bool:
 
 def _resident(pid: int) -> int:
     try:
-        told = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
         return 0
-    return next((int(line.split()[1]) << 10 for line in told.splitlines() if line.startswith("Pss:")), 0)
+    return next((int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("Pss:")), 0)
 
 
 def report(console: Console, notes: Console, summary: Summary, kept: Path | None, as_json: bool) -> None:
     """The figures of a run on `console`; what is wrong with it, if anything, on `notes`."""
     if as_json:
-        told = {
+        summary_json = {
             **asdict(summary),
             "verified": not summary.differences,
             "warehouse": None if kept is None else str(kept),
         }
-        console.out(json.dumps(told), highlight=False)
+        console.out(json.dumps(summary_json), highlight=False)
     else:
         console.print(_table(summary))
         where = kept or "removed with the temporary folder; --keep DIR keeps it"

@@ -103,10 +103,10 @@ def test_points_are_tidy_and_judged(finished: Path) -> None:
     assert {point.way for point in rates} == {"papers", "machine", "wall"}
     # Of so small an R 1 to 5 % are too little for any operator, and left out.
     assert {point.x for point in rates} == {10.0}
-    told = rates[0].settings
-    assert told["scale"] == "tiny"
-    assert told["source"]["rows"] == 30_000
-    assert told["memory"] > 0
+    settings = rates[0].settings
+    assert settings["scale"] == "tiny"
+    assert settings["source"]["rows"] == 30_000
+    assert settings["memory"] > 0
 
 
 def test_the_machines_clock_is_that_of_the_given_profile(finished: Path) -> None:
@@ -192,10 +192,10 @@ def test_the_command_measures_and_reports(tmp_path: Path) -> None:
     arguments = ["reproduce", "--figure", "sscj-2", "--out", str(tmp_path / "out"), "--profile", str(profile), "--json"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout)
-    assert [figure["figure"] for figure in told["figures"]] == ["sscj-2"]
-    assert told["figures"][0]["outcome"] == "held"
-    assert Path(told["report"]).is_file()
+    printed = json.loads(result.stdout)
+    assert [figure["figure"] for figure in printed["figures"]] == ["sscj-2"]
+    assert printed["figures"][0]["outcome"] == "held"
+    assert Path(printed["report"]).is_file()
 
 
 def test_the_command_lists_and_refuses() -> None:

@@ -100,10 +100,10 @@ def _place(path: Any, folder: int | None = None) -> str:
 def watch(watched: Watch) -> None:
     """From now on this process tells every call; there is no way back."""
     for name in (*_PATHS, *_PAIRS, *_HANDLES):
-        setattr(os, name, _told(watched, name, getattr(os, name)))
+        setattr(os, name, _watched(watched, name, getattr(os, name)))
     plain_open, plain_os_open = io.open, os.open
 
-    def told_os_open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+    def watched_os_open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         def run() -> int:
             return plain_os_open(path, flags, mode, dir_fd=dir_fd)
 
@@ -112,7 +112,7 @@ def watch(watched: Watch) -> None:
         handle: int = watched.around("open", _place(path, dir_fd), run)
         return handle
 
-    class ToldFile(io.FileIO):
+    class WatchedFile(io.FileIO):
         """An unbuffered file that tells when bytes go to the system."""
 
         def __init__(self, file: Any, mode: str, closefd: bool = True, opener: Any = None) -> None:
@@ -128,7 +128,7 @@ def watch(watched: Watch) -> None:
             result: int = watched.around("ftruncate", self._place, lambda: cut(size))
             return result
 
-    def told_open(
+    def watched_open(
         file: Any,
         mode: str = "r",
         buffering: int = -1,
@@ -140,7 +140,7 @@ def watch(watched: Watch) -> None:
     ) -> Any:
         if not set(mode) & set("wxa+"):
             return plain_open(file, mode, buffering, encoding, errors, newline, closefd, opener)
-        raw = ToldFile(file, mode.replace("b", "").replace("t", ""), closefd, opener)
+        raw = WatchedFile(file, mode.replace("b", "").replace("t", ""), closefd, opener)
         if buffering == 0:
             return raw
         buffered = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
@@ -148,13 +148,13 @@ def watch(watched: Watch) -> None:
 
     plain_arrow = pa.OSFile
 
-    def told_arrow(path: str, mode: str = "r", memory_pool: Any = None) -> Any:
+    def watched_arrow(path: str, mode: str = "r", memory_pool: Any = None) -> Any:
         if mode in ("r", "rb"):
             return plain_arrow(path, mode, memory_pool)
-        return pa.PythonFile(ToldFile(path, mode.replace("b", "")), mode="w")
+        return pa.PythonFile(WatchedFile(path, mode.replace("b", "")), mode="w")
 
-    class ToldMapping(mmap.mmap):
-        """A mapping whose flush is told, where it is one of a file."""
+    class WatchedMapping(mmap.mmap):
+        """A mapping whose flush is watched, where it is one of a file."""
 
         def __new__(cls, fileno: int, *args: Any, **options: Any) -> Any:
             new = super().__new__(cls, fileno, *args, **options)
@@ -166,13 +166,13 @@ def watch(watched: Watch) -> None:
             watched.around("msync", self.place, lambda: run(*args))  # type: ignore[attr-defined]
 
     patched: Any = os
-    patched.open = told_os_open
-    builtins.open = io.open = told_open  # type: ignore[assignment]
-    pa.OSFile = told_arrow
-    mmap.mmap = ToldMapping  # type: ignore[misc]
+    patched.open = watched_os_open
+    builtins.open = io.open = watched_open  # type: ignore[assignment]
+    pa.OSFile = watched_arrow
+    mmap.mmap = WatchedMapping  # type: ignore[misc]
 
 
-def _told(watched: Watch, name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+def _watched(watched: Watch, name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
     def call(first: Any, *args: Any, **options: Any) -> Any:
         if name in _WRITES:
             return watched.writing(name, _place(first), args[0], lambda data: plain(first, data, *args[1:], **options))

@@ -41,7 +41,7 @@ def _batch(number: int) -> pa.Table:
 
 def _dimension(folder: Path) -> Dimension:
     master = open_master(folder / "r", "k")
-    told = Dimension(
+    dimension = Dimension(
         name="r",
         master=str(folder / "r"),
         on=(("k", "k"),),
@@ -58,7 +58,7 @@ def _dimension(folder: Path) -> Dimension:
         columns=master.schema.serialize().to_pybytes(),
     )
     master.close()
-    return told
+    return dimension
 
 
 def _records(folder: Path) -> Records:
@@ -77,8 +77,8 @@ def _bind(folder: Path) -> CarryPlan:
 def _attempt(folder: Path, number: int, rows: pa.Table) -> list[pa.RecordBatch]:
     plan = _bind(folder)
     tick = pa.table({"k": [None], "s": [None]}, schema=SCHEMA)
-    told = pa.array([0] * rows.num_rows + [-1 - number], pa.int64())
-    batches = pa.concat_tables([rows, tick]).append_column("shard", told).combine_chunks().to_batches()
+    shards = pa.array([0] * rows.num_rows + [-1 - number], pa.int64())
+    batches = pa.concat_tables([rows, tick]).append_column("shard", shards).combine_chunks().to_batches()
     carrying = Carrying(plan, TaskInfo(QUERY, number, 0, "run"), ShardInput(SCHEMA, 1, iter(batches)))
     return list(carrying.run(TaskMetrics.begin(plan.dimension, carrying.task)))
 

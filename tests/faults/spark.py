@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from tests.faults.__main__ import show
 from tests.faults.harness import Result, Verdict, compare
 from tests.spark.cluster import cluster
-from tests.spark.on_cluster import SPECULATION, Program, Told, dying_tasks, slow_tasks
+from tests.spark.on_cluster import SPECULATION, Program, Work, dying_tasks, slow_tasks
 from tests.spark.queries import Query, build, outcome, relation, stream
 from tests.spark.soak import Run, Tormentor, verify
 
@@ -166,7 +166,7 @@ def _on_cluster(stage: Stage, mishap: str, conf: dict[str, str]) -> None:
         pq.write_table(S.slice(number * 100, 100), stage.folder / "in" / f"{number}.parquet")
     with cluster(stage.folder / "cluster") as on:
         queries = {"key": {"memory": "4MB", "shuffle": "key"}, "carrying": CARRYING}
-        with Program(Told(on.url, str(stage.folder), queries, mishap, conf)) as running:
+        with Program(Work(on.url, str(stage.folder), queries, mishap, conf)) as running:
             running.finish()
             for rows in running.results(stage.spark).values():
                 stage.expect(rows, WHOLE)

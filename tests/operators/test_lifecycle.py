@@ -319,11 +319,11 @@ except BudgetError as error:
 
 
 def test_memory_that_the_system_refuses(store: Path) -> None:
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", REFUSED_BY_THE_SYSTEM, "cachejoin", str(store)],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert "a budget of 512000000 bytes cannot be had" in told.stdout, told.stderr
-    assert "this machine has" in told.stdout
+    assert "a budget of 512000000 bytes cannot be had" in done.stdout, done.stderr
+    assert "this machine has" in done.stdout

@@ -95,7 +95,7 @@ SHAPE = StreamShape(pa.schema([("a", pa.int64()), ("b", pa.string()), pa.field("
 
 
 @pytest.mark.parametrize(
-    ("schema", "told"),
+    ("schema", "message"),
     [
         ([("a", pa.int32()), ("b", pa.string()), ("c", STRICT_NESTED)], "'a' is int32 instead of int64"),
         ([("b", pa.string()), ("a", pa.int64()), ("c", STRICT_NESTED)], "in the order b, a, c instead of a, b, c"),
@@ -108,10 +108,10 @@ SHAPE = StreamShape(pa.schema([("a", pa.int64()), ("b", pa.string()), pa.field("
     ],
     ids=["type", "order", "missing", "other", "nested"],
 )
-def test_what_differs_is_shown(schema: list[tuple[str, pa.DataType]], told: str) -> None:
+def test_what_differs_is_shown(schema: list[tuple[str, pa.DataType]], message: str) -> None:
     with pytest.raises(SchemaError) as caught:
         SHAPE.fitted(pa.RecordBatch.from_pylist([], schema=pa.schema(schema)))
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "cast every batch" in str(caught.value)
 
 

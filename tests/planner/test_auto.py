@@ -73,14 +73,14 @@ def test_the_plan_is_revised_when_the_skew_changes(
         before = join.algorithm
         rows += joined(join, hot)
         after = join.algorithm
-        told = join.explain()
+        explanation = join.explain()
         assert join.stats.tuples_in == 120_000
         assert join.stats.finished == 120_000
         assert join.memory.peak_bytes <= BUDGET // 2
         result = pa.Table.from_batches(rows, join.output_schema)
     assert before != after
-    assert any(f"{after} instead of {before}" in why for why in told.revisions)
-    assert "revised: the 64 hottest keys have" in str(told)
+    assert any(f"{after} instead of {before}" in why for why in explanation.revisions)
+    assert "revised: the 64 hottest keys have" in str(explanation)
     assert_same_rows(result, reference_join(pa.Table.from_batches(calm + hot), table, KEY, "left"))
 
 
@@ -102,8 +102,8 @@ def test_a_trial_loses_nothing(table: pa.Table, store: Path, how: str, hasty: No
         assert join.on_trial
         rows = joined(join, batches)
         assert not join.on_trial
-        told = next(why for why in join.explain().revisions if why.startswith("a trial"))
-        assert told.endswith(f"; {join.algorithm} is the best")
+        verdict = next(why for why in join.explain().revisions if why.startswith("a trial"))
+        assert verdict.endswith(f"; {join.algorithm} is the best")
         assert join.stats.finished == 60_000
         assert join.memory.peak_bytes <= BUDGET
         result = pa.Table.from_batches(rows, join.output_schema)
@@ -173,8 +173,8 @@ def test_a_right_plan_stands(store: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(trial, "_STRETCH_S", 1e9)
     with open_join("auto", master=store, on=KEY, memory=BUDGET, profile=typical_profile()) as join:
         joined(join, stream(300_000, 1.0))
-        told = join.explain().revisions
-        assert all(why.endswith("stays the best") for why in told), told
+        revisions = join.explain().revisions
+        assert all(why.endswith("stays the best") for why in revisions), revisions
 
 
 def test_snapshot_and_restore(table: pa.Table, store: Path) -> None:

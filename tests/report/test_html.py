@@ -60,8 +60,8 @@ def test_every_raw_point_is_there(tree: ElementTree.Element) -> None:
     assert len(rows) == len(points())
 
 
-def test_machine_versions_seed_and_scale_are_told(tree: ElementTree.Element) -> None:
-    about = _text(next(told for told in tree.iter("dl") if told.get("class") == "about"))
+def test_machine_versions_seed_and_scale_are_shown(tree: ElementTree.Element) -> None:
+    about = _text(next(found for found in tree.iter("dl") if found.get("class") == "about"))
     for value in ("small", "7", "2 cores, x86_64", "semistream 0.1.0"):
         assert value in about
 

@@ -30,7 +30,7 @@ Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True)
-class Told:
+class Work:
     """What to run. `queries` are the arguments of `enrich` by name; `mishap` is a function below."""
 
     master_url: str
@@ -55,10 +55,10 @@ SPECULATION = {
 class Program:
     """Queries that run on the cluster until their files are done."""
 
-    def __init__(self, told: Told) -> None:
-        self.told = told
-        self.log = told.path("log")
-        self.process = program(["-m", "tests.spark.on_cluster", json.dumps(asdict(told))], self.log)
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.log = work.path("log")
+        self.process = program(["-m", "tests.spark.on_cluster", json.dumps(asdict(work))], self.log)
 
     def __enter__(self) -> Program:
         return self
@@ -68,7 +68,7 @@ class Program:
 
     def committed(self, batch: int) -> bool:
         """Whether all queries have committed a batch."""
-        commits = [self.told.path(f"{name}-checkpoint") / "commits" / str(batch) for name in self.told.queries]
+        commits = [self.work.path(f"{name}-checkpoint") / "commits" / str(batch) for name in self.work.queries]
         return all(path.exists() for path in commits)
 
     def wait_for_batch(self, batch: int) -> None:
@@ -83,7 +83,7 @@ class Program:
 
     def results(self, spark: SparkSession) -> dict[str, pa.Table]:
         """What the queries have written, by name."""
-        return {name: spark.read.parquet(str(self.told.path(f"{name}-out"))).toArrow() for name in self.told.queries}
+        return {name: spark.read.parquet(str(self.work.path(f"{name}-out"))).toArrow() for name in self.work.queries}
 
 
 def _once(folder: Path, name: str) -> bool:
@@ -136,20 +136,20 @@ def slow_tasks(folder: Path, query: str) -> Task:
 MISHAPS = {task.__name__: task for task in (dying_tasks, slow_tasks)}
 
 
-def main(told: Told) -> None:
-    conf = {**CONF, "spark.local.dir": str(told.path("local")), **told.conf}
-    spark = open_session("cluster", told.master_url, conf)
+def main(work: Work) -> None:
+    conf = {**CONF, "spark.local.dir": str(work.path("local")), **work.conf}
+    spark = open_session("cluster", work.master_url, conf)
     try:
         queries = []
-        for name, arguments in told.queries.items():
-            checkpoint = told.path(f"{name}-checkpoint")
-            df = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 2).parquet(str(told.path("in")))
+        for name, arguments in work.queries.items():
+            checkpoint = work.path(f"{name}-checkpoint")
+            df = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 2).parquet(str(work.path("in")))
             if "max_delay" in arguments:
                 arguments = {**arguments, "checkpoint": checkpoint}
-            df = enrich(df, told.path("r"), on="k", **arguments)
-            if told.mishap is not None:
-                df = df.mapInArrow(MISHAPS[told.mishap](told.path("marks"), name), df.schema)
-            writer = df.writeStream.format("parquet").option("path", str(told.path(f"{name}-out")))
+            df = enrich(df, work.path("r"), on="k", **arguments)
+            if work.mishap is not None:
+                df = df.mapInArrow(MISHAPS[work.mishap](work.path("marks"), name), df.schema)
+            writer = df.writeStream.format("parquet").option("path", str(work.path(f"{name}-out")))
             writer = writer.option("checkpointLocation", str(checkpoint))
             start = writer.trigger(availableNow=True).start
             # One after the other: they must not all start their sources' processes at once.
@@ -161,4 +161,4 @@ def main(told: Told) -> None:
 
 
 if __name__ == "__main__":
-    main(Told(**json.loads(sys.argv[1])))
+    main(Work(**json.loads(sys.argv[1])))

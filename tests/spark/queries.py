@@ -77,7 +77,7 @@ class Query:
 
     def carrying(self, master: Path, df: DataFrame | None = None, **changes: Any) -> DataFrame:
         """The stream enriched by an operator that lets tuples wait."""
-        told: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "on": "k",
             "memory": MEMORY,
             "algorithm": "meshjoin",
@@ -85,7 +85,7 @@ class Query:
             "checkpoint": self.checkpoint,
             "shards": 2,
         }
-        return enrich(self.reading() if df is None else df, master, **{**told, **changes})
+        return enrich(self.reading() if df is None else df, master, **{**arguments, **changes})
 
     def start(self, df: DataFrame, checkpoint: Path | None = None, **trigger: Any) -> StreamingQuery:
         writer = df.writeStream.format("parquet").option("path", str(self.sink))

@@ -99,8 +99,8 @@ class Run:
 
     def start(self, finish: bool) -> subprocess.Popen[bytes]:
         """The program that is killed; with `finish` it ends by itself, when all files are done and nobody waits."""
-        told = json.dumps({"run": asdict(self), "finish": finish})
-        return program(["-m", "tests.spark.soak", "--run", told], self.path("log"))
+        arguments = json.dumps({"run": asdict(self), "finish": finish})
+        return program(["-m", "tests.spark.soak", "--run", arguments], self.path("log"))
 
     def begun(self) -> dict[str, int]:
         """Batches that were begun, by query."""
@@ -365,8 +365,8 @@ def main() -> None:
     parser.add_argument("--run", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.run:
-        told = json.loads(options.run)
-        query(Run(**told["run"]), told["finish"])
+        arguments = json.loads(options.run)
+        query(Run(**arguments["run"]), arguments["finish"])
         return
     if not soak([options.combinations] if options.combinations else COMBINATIONS, options.kills, options.seed):
         sys.exit(1)

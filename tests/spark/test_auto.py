@@ -61,9 +61,9 @@ def test_streaming(
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     query.awaitTermination()
     assert_same_rows(pq.read_table(tmp_path / "out"), reference_join(stream, relation, "k", "left"))
-    told = metrics.of(str(query.id), 0)
-    assert told is not None
-    assert told["algorithm"] in OPERATORS
+    values = metrics.of(str(query.id), 0)
+    assert values is not None
+    assert values["algorithm"] in OPERATORS
     assert (checkpoint / "semistream" / "r" / "plan").exists() == (max_delay is not None)
 
 

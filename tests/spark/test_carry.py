@@ -111,8 +111,8 @@ class Query:
     def begin(self, batch: int, rows: pa.Table | None = None) -> Carrying:
         """An attempt at a batch; the tick of its number comes with it."""
         schema = self.plan.dimension.stream_schema
-        told = schema.empty_table() if rows is None else rows
-        batches = [_in_shard(part, pa.array([0] * part.num_rows)) for part in told.to_batches(max_chunksize=150)]
+        table = schema.empty_table() if rows is None else rows
+        batches = [_in_shard(part, pa.array([0] * part.num_rows)) for part in table.to_batches(max_chunksize=150)]
         tick = pa.RecordBatch.from_pylist([dict.fromkeys(schema.names)], schema=_nullable(schema))
         batches.append(_in_shard(tick, pa.array([-1 - batch])))
         task = TaskInfo(self.query, batch, 0, self.run)
@@ -325,7 +325,7 @@ def test_another_enrichment_under_the_same_name_is_refused_by_its_tasks(master: 
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"how": "inner"}, "how was 'left', now it is 'inner'"),
         ({"on": (("seq", "k"),)}, "on was"),
@@ -337,17 +337,17 @@ def test_another_enrichment_under_the_same_name_is_refused_by_its_tasks(master: 
     ],
 )
 def test_changed_enrichment_is_refused_while_tuples_wait(
-    change: dict[str, object], told: str, master: Path, tmp_path: Path
+    change: dict[str, object], message: str, master: Path, tmp_path: Path
 ) -> None:
     query = _waiting(master, tmp_path)
     changed = replace(query.plan.dimension, **change)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=re.escape(told)):
+    with pytest.raises(ConfigError, match=re.escape(message)):
         Query(changed, tmp_path / "state", 60.0)
     query.finish(2, _batches(1)[0].schema)
     for folder in ("offsets", "commits"):
         (tmp_path / "state" / folder).mkdir()
     (tmp_path / "state" / "offsets" / "2").touch()
-    with pytest.raises(ConfigError, match=re.escape(told)):
+    with pytest.raises(ConfigError, match=re.escape(message)):
         Query(changed, tmp_path / "state", 60.0)
     (tmp_path / "state" / "commits" / "2").touch()
     assert Query(changed, tmp_path / "state", 60.0).begin(3).carried is None
@@ -390,8 +390,8 @@ def test_changed_input_of_a_replay_is_refused_before_a_row_is_given(master: Path
 def test_shard_travels_with_the_rows() -> None:
     schema = pa.schema([pa.field("a.b", pa.int64(), nullable=False)])
 
-    def rows(values: list[int | None], told: list[int]) -> pa.RecordBatch:
-        return pa.record_batch({"c0": pa.array(values, pa.int64()), "shard": pa.array(told, pa.int64())})
+    def rows(values: list[int | None], marks: list[int]) -> pa.RecordBatch:
+        return pa.record_batch({"c0": pa.array(values, pa.int64()), "shard": pa.array(marks, pa.int64())})
 
     tick = -1 - (7 * 5 + 3)
     both = ShardInput(schema, 5, iter([rows([], []), rows([1, None, 2], [3, tick, 3])]))

@@ -47,7 +47,7 @@ def joined(spark: SparkSession, data: Path, out: str, how: str = "inner", stream
         build_pages(MASTER, data / "store", on="k", page_rows=16)
     output = ParquetOutput(data / out)
     with output.folder() as folder:
-        told = join_files(
+        values = join_files(
             spark,
             data / stream,
             data / "store",
@@ -59,16 +59,16 @@ def joined(spark: SparkSession, data: Path, out: str, how: str = "inner", stream
             algorithm="sweepjoin",
         )
         output.take_over(folder)
-    return told
+    return values
 
 
 @pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
 def test_how(spark: SparkSession, data: Path, how: str) -> None:
-    told = joined(spark, data, "out.parquet", how)
+    values = joined(spark, data, "out.parquet", how)
     expected = reference_join(STREAM, MASTER, "k", how)
     assert_same_rows(pq.read_table("out.parquet"), expected)
-    assert (told["rows_in"], told["rows_out"]) == (STREAM.num_rows, expected.num_rows)
-    assert told["elapsed"] > 0
+    assert (values["rows_in"], values["rows_out"]) == (STREAM.num_rows, expected.num_rows)
+    assert values["elapsed"] > 0
     assert sorted(path.name for path in data.iterdir()) == ["out.parquet", "r.parquet", "s", "store"]
 
 
@@ -83,9 +83,9 @@ def test_folder(spark: SparkSession, data: Path) -> None:
 @pytest.mark.parametrize("out", ["out", "out.parquet"])
 def test_an_empty_stream_gives_the_columns(spark: SparkSession, data: Path, out: str) -> None:
     pq.write_table(STREAM.slice(0, 0), "none.parquet")
-    told = joined(spark, data, out, stream="none.parquet")
+    values = joined(spark, data, out, stream="none.parquet")
     assert_same_rows(pq.read_table(out), reference_join(STREAM.slice(0, 0), MASTER, "k"))
-    assert told["rows_out"] == 0
+    assert values["rows_out"] == 0
 
 
 def test_nothing_is_left_after_an_error(spark: SparkSession, data: Path) -> None:
@@ -102,19 +102,19 @@ WORDS = ["join", "--stream", "s", "--master", "r.parquet", "--on", "k", "--how",
 
 
 def test_the_command_says_the_same_on_both_engines(data: Path) -> None:
-    told = {}
+    printed = {}
     for engine in ("local", "spark"):
         words = [*WORDS, "--engine", engine, "--spark-master", "local[1]", "--out", f"{engine}.parquet"]
         done = subprocess.run(
             [sys.executable, "-m", "semistream.cli", *words], capture_output=True, text=True, timeout=300
         )
         assert done.returncode == 0, done.stderr
-        told[engine] = json.loads(done.stdout)
+        printed[engine] = json.loads(done.stdout)
     assert_same_rows(pq.read_table("spark.parquet"), pq.read_table("local.parquet"))
-    assert list(told["spark"]) == list(told["local"])
+    assert list(printed["spark"]) == list(printed["local"])
     for key in ("algorithm", "rows_in", "rows_out", "budget_bytes"):
-        assert told["spark"][key] == told["local"][key]
-    assert 0 < told["spark"]["peak_bytes"] <= told["spark"]["budget_bytes"]
+        assert printed["spark"][key] == printed["local"][key]
+    assert 0 < printed["spark"]["peak_bytes"] <= printed["spark"]["budget_bytes"]
 
 
 @pytest.mark.parametrize("words", [[*WORDS, "--engine", "spark", "--out", "out.parquet"], ["run", "p.toml"]])

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from tests.spark.cluster import Cluster, cluster
-from tests.spark.on_cluster import SPECULATION, Program, Told, dying_tasks, slow_tasks
+from tests.spark.on_cluster import SPECULATION, Program, Work, dying_tasks, slow_tasks
 
 import semistream
 from semistream.testing import assert_same_rows, reference_join
@@ -56,7 +56,7 @@ def test_executor_killed_mid_run(
     on: Cluster, spark: SparkSession, folder: Path, relation: pa.Table, stream: pa.Table
 ) -> None:
     queries = {"carrying": CARRYING, "none": PLAIN, "key": BY_KEY}
-    with Program(Told(on.url, str(folder), queries)) as running:
+    with Program(Work(on.url, str(folder), queries)) as running:
         running.wait_for_batch(0)
         executors = on.executors()
         assert len(executors) == 2, running.log.read_text()[-2000:]
@@ -85,7 +85,7 @@ def test_tasks_that_run_again(
 ) -> None:
     """The first attempt has given all its rows, and left its record, when the second one begins."""
     queries = {"carrying": CARRYING, "key": BY_KEY}
-    with Program(Told(on.url, str(folder), queries, mishap.__name__, conf)) as running:
+    with Program(Work(on.url, str(folder), queries, mishap.__name__, conf)) as running:
         running.finish()
         happened = sorted(path.name for path in (folder / "marks").iterdir())
         assert happened == sorted(f"{query}: {mark}" for query in queries for mark in marks)

@@ -30,7 +30,7 @@ class Loaded:
     """What a run of the program left behind, printed, and said meanwhile."""
 
     warehouse: RetailWarehouse
-    told: dict[str, Any]
+    printed: dict[str, Any]
     said: str
 
 
@@ -66,18 +66,18 @@ def copied(loaded: Loaded, tmp_path: Path) -> RetailWarehouse:
 
 
 def test_every_sale_is_loaded_once(loaded: Loaded) -> None:
-    told = loaded.told
-    assert told["verified"] is True
-    assert told["rows_in"] == told["rows_out"] == ROWS
-    assert 0 < told["peak_bytes"] <= told["budget_bytes"]
-    assert told["workers_resident_peak_bytes"] > 0
-    assert told["most_lag_rows"] <= ROWS
+    printed = loaded.printed
+    assert printed["verified"] is True
+    assert printed["rows_in"] == printed["rows_out"] == ROWS
+    assert 0 < printed["peak_bytes"] <= printed["budget_bytes"]
+    assert printed["workers_resident_peak_bytes"] > 0
+    assert printed["most_lag_rows"] <= ROWS
 
 
 def test_unmatched_sales_point_to_row_0(spark: SparkSession, loaded: Loaded) -> None:
     fact = spark.read.parquet(str(loaded.warehouse.path / "fact_sales")).drop("product_id", "customer_id")
     for name in ("product", "customer"):
-        key, unknown = f"{name}_key", loaded.told["unmatched"][f"{name}s"]
+        key, unknown = f"{name}_key", loaded.printed["unmatched"][f"{name}s"]
         assert 0 < unknown < ROWS // 10
         assert fact.where(f"{key} = 0").count() == unknown
         dimension = spark.read.parquet(str(loaded.warehouse.path / f"dim_{name}"))
@@ -89,7 +89,7 @@ def test_unmatched_sales_point_to_row_0(spark: SparkSession, loaded: Loaded) -> 
 
 def test_the_progress_can_be_read_in_a_log(loaded: Loaded) -> None:
     lines = [line for line in loaded.said.splitlines() if line.startswith("batch ")]
-    assert len(lines) == loaded.told["batches"] > 0
+    assert len(lines) == loaded.printed["batches"] > 0
     for part in ("rows/s", "hit rate products", "customers", "memory", "lag"):
         assert part in lines[0]
     assert f"{ROWS:,} rows" in lines[-1]
@@ -98,7 +98,7 @@ def test_the_progress_can_be_read_in_a_log(loaded: Loaded) -> None:
 
 def test_nothing_but_data_is_left(loaded: Loaded) -> None:
     warehouse = loaded.warehouse
-    assert loaded.told["warehouse"] == str(warehouse.path)
+    assert loaded.printed["warehouse"] == str(warehouse.path)
     assert {path.name for path in warehouse.folder.iterdir()} == {"checkpoint", "master", "sales", "warehouse"}
     tables = {"dim_customer", "dim_product", "dim_store", "fact_sales"}
     assert {path.name for path in warehouse.path.iterdir()} == tables
@@ -148,7 +148,7 @@ def test_a_load_that_fails_says_why(copied: RetailWarehouse, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("differences", [0, 3])
 def test_a_wrong_result_is_said_plainly(loaded: Loaded, differences: int) -> None:
-    summary = Summary(**{field.name: loaded.told[field.name] for field in fields(Summary)})
+    summary = Summary(**{field.name: loaded.printed[field.name] for field in fields(Summary)})
     console, notes = quiet(), quiet()
     report(console, notes, replace(summary, differences=differences), None, as_json=False)
     assert ("differ in 3 rows" in text_of(notes)) == ("3 rows differ" in text_of(console)) == (differences == 3)

@@ -113,8 +113,8 @@ def test_max_delay_carries_over_and_leaves_nothing(
     )
     result, query = _run(df, tmp_path)
     assert_same_rows(result, reference_join(stream, relation, "k", "left"))
-    told = [metrics.of(str(query.id), progress.batchId) for progress in query.recentProgress]
-    assert any(values and values["carried"] for values in told), "no tuple was carried over: the test shows nothing"
+    accounts = [metrics.of(str(query.id), progress.batchId) for progress in query.recentProgress]
+    assert any(values and values["carried"] for values in accounts), "no tuple was carried over: the test shows nothing"
 
 
 def test_ticks_make_progress_when_no_data_arrives(
@@ -291,13 +291,13 @@ def test_metrics_reach_listener_and_frame(
         assert _until(lambda: len(listener.seen) >= 4)
     finally:
         spark.streams.removeListener(listener)
-    told = [values for values in listener.seen if values]
-    assert sum(values["rows_in"] for values in told) == stream.num_rows
-    assert sum(values["rows_out"] for values in told) == result.num_rows
-    assert sum(values["null_keys"] for values in told) == stream["k"].null_count
+    accounts = [values for values in listener.seen if values]
+    assert sum(values["rows_in"] for values in accounts) == stream.num_rows
+    assert sum(values["rows_out"] for values in accounts) == result.num_rows
+    assert sum(values["null_keys"] for values in accounts) == stream["k"].null_count
     keyed = stream.num_rows - stream["k"].null_count
-    assert sum(values["hits"] + values["misses"] for values in told) == keyed
-    assert told[0]["master_version"] == 1
+    assert sum(values["hits"] + values["misses"] for values in accounts) == keyed
+    assert accounts[0]["master_version"] == 1
     frame = metrics.frame(spark).where(F.col("query") == str(query.id))
     assert frame.count() == 4
     assert frame.agg(F.sum("rows_in")).first()[0] == stream.num_rows
@@ -360,8 +360,8 @@ def test_refused_before_the_query_starts(
 def test_older_format_is_refused(spark: SparkSession, relation: pa.Table, tmp_path: Path) -> None:
     semistream.build_pages(relation, tmp_path / "r", on="k")
     (manifest,) = (tmp_path / "r").glob("v*/manifest.json")
-    told, _ = read_sealed(manifest)
-    manifest.write_bytes(sealed({**told, "format_version": 0})[0])
+    manifest_fields, _ = read_sealed(manifest)
+    manifest.write_bytes(sealed({**manifest_fields, "format_version": 0})[0])
     with pytest.raises(StoreError, match="format version 0"):
         enrich(spark.range(1).withColumnRenamed("id", "k"), tmp_path / "r", on="k")
 

@@ -61,9 +61,13 @@ def test_another_python(tmp_path: Path) -> None:
 
 def test_a_program_that_is_no_python(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     context = spark.sparkContext
-    for program, told in (("/bin/false", "ended with 1"), ("/nowhere/python", "cannot be run"), ("echo", "no Python")):
+    for program, reason in (
+        ("/bin/false", "ended with 1"),
+        ("/nowhere/python", "cannot be run"),
+        ("echo", "no Python"),
+    ):
         monkeypatch.setattr(context, "pythonExec", program)
-        with pytest.raises(ConfigError, match=rf"{program}.*{told}.*PYSPARK_PYTHON"):
+        with pytest.raises(ConfigError, match=rf"{program}.*{reason}.*PYSPARK_PYTHON"):
             executors._check_local(context)
 
 

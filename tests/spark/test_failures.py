@@ -22,13 +22,13 @@ def test_the_cause_in_a_worker_is_kept(spark: SparkSession) -> None:
     def ours(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         raise StoreError("the page is damaged: build it again")
 
-    for work, told in (
+    for work, message in (
         (foreign, "Python failed with ModuleNotFoundError: No module named 'nothing_of_that_name'"),
         (ours, "the page is damaged: build it again"),
     ):
         with pytest.raises(PySparkException) as caught:
             spark.range(1).mapInArrow(work, "id long").collect()
-        assert brief(caught.value) == told
+        assert brief(caught.value) == message
 
 
 def test_a_worker_that_could_not_start() -> None:
@@ -39,9 +39,9 @@ def test_a_worker_that_could_not_start() -> None:
         "(ModuleNotFoundError: No module named 'semistream')\nPYTHONPATH was:\n  /opt/spark/python\n"
         "org.apache.spark.SparkException: EOFException occurred\n\tat org.apache.spark.api.python"
     )
-    told = brief(RuntimeError(text))
-    assert told.startswith("a Python worker could not start: /usr/bin/python3")
-    assert told.endswith("(ModuleNotFoundError: No module named 'semistream')")
+    message = brief(RuntimeError(text))
+    assert message.startswith("a Python worker could not start: /usr/bin/python3")
+    assert message.endswith("(ModuleNotFoundError: No module named 'semistream')")
 
 
 def test_other_errors() -> None:

@@ -328,12 +328,12 @@ def test_readers_are_warned_of_a_schema_that_does_not_fit(spark: SparkSession, t
     build_master(spark.sql("select 5 extra, 2L size, 'a' name, 1L k"), path, "k").close()
     with pytest.warns(SemiStreamWarning) as caught:
         build_master(spark.sql("select 1 k, cast(null as string) name, 5 extra"), path, "k").close()
-    (told,) = [str(warning.message) for warning in caught]
-    assert re.search(r"r is in use.*readers of its version 3", told)
-    assert "column 'size' is gone" in told
-    assert "column 'name' may hold nulls and could not before" in told
-    assert "column 'k' has the type int32 and had int64" in told
-    assert "build at another path" in told
+    (message,) = [str(warning.message) for warning in caught]
+    assert re.search(r"r is in use.*readers of its version 3", message)
+    assert "column 'size' is gone" in message
+    assert "column 'name' may hold nulls and could not before" in message
+    assert "column 'k' has the type int32 and had int64" in message
+    assert "build at another path" in message
     assert caught[0].filename == __file__
     with pytest.warns(SemiStreamWarning, match=r"the key is \(name\) and was \(k\)"):
         build_master(spark.sql("select 1 k, cast('a' as string) name, 5 extra"), path, "name").close()

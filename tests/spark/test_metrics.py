@@ -29,9 +29,9 @@ def test_every_job_has_its_own_account(spark: SparkSession, store: Path) -> None
     small, large = (enrich(spark.range(n), store, on="id", memory=MEMORY, name="jobs") for n in (30, 200))
     for df, rows in ((small, 30), (large, 200), (small, 30)):
         df.write.format("noop").mode("overwrite").save()
-        told = metrics.of_job("jobs")
-        assert told is not None
-        assert (told["rows_in"], told["rows_out"]) == (rows, rows)
+        values = metrics.of_job("jobs")
+        assert values is not None
+        assert (values["rows_in"], values["rows_out"]) == (rows, rows)
     rows = [
         row
         for row in metrics.frame(spark).where("dimension = 'jobs'").orderBy("batch").collect()
@@ -42,9 +42,9 @@ def test_every_job_has_its_own_account(spark: SparkSession, store: Path) -> None
     assert again is not None
     assert again["rows_in"] == 200
     assert large.rdd.count() == 200
-    told = metrics.of_job("jobs")
-    assert told is not None
-    assert told["rows_in"] == 200
+    values = metrics.of_job("jobs")
+    assert values is not None
+    assert values["rows_in"] == 200
 
 
 def test_counts_are_whole_numbers(spark: SparkSession, store: Path) -> None:
@@ -59,9 +59,9 @@ def test_enrichments_of_one_name_are_added_up(spark: SparkSession, store: Path) 
     """Chained, they run in the same tasks: neither may replace the other."""
     once = enrich(spark.range(50), store, on="id", memory=MEMORY, name="same")
     enrich(once, store, on="id", memory=MEMORY, name="same").write.format("noop").mode("overwrite").save()
-    told = metrics.of_job("same")
-    assert told is not None
-    assert told["rows_in"] == 100
+    values = metrics.of_job("same")
+    assert values is not None
+    assert values["rows_in"] == 100
 
 
 def test_foreach_batch_counts_the_last_run_of_an_enrichment(spark: SparkSession, store: Path, tmp_path: Path) -> None:
@@ -84,16 +84,16 @@ def test_foreach_batch_counts_the_last_run_of_an_enrichment(spark: SparkSession,
     query.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
     (key,) = seen
     for name, rows in (("one", 40), ("two", 20)):
-        told = metrics.of(*key, name)
-        assert told is not None
-        assert told["rows_in"] == rows, name
+        values = metrics.of(*key, name)
+        assert values is not None
+        assert values["rows_in"] == rows, name
 
 
-def test_cache_failures_are_told() -> None:
+def test_cache_failures_are_counted() -> None:
     store = _Store()
     for partition, reason in enumerate(("", "No space left on device", "")):
-        told = TaskMetrics("q", 1, partition, "r", cache_failures=2 * bool(reason), last_cache_failure=reason)
-        store.add(told.to_json(0))
+        task_metrics = TaskMetrics("q", 1, partition, "r", cache_failures=2 * bool(reason), last_cache_failure=reason)
+        store.add(task_metrics.to_json(0))
     summary = store.batch("q", 1, "r")
     assert summary is not None
     assert (summary["cache_failures"], summary["last_cache_failure"]) == (2, "No space left on device")
@@ -120,19 +120,19 @@ def test_attempts_replace_and_parts_add_up() -> None:
     for attempt, rows in ((1, 10), (1, 20), (2, 5), (2, 6), (3, 7)):
         store.add(TaskMetrics("q", 1, 0, "r", rows_in=rows, attempt=attempt).to_json(0))
         store.add(TaskMetrics("q", 1, 1, "r", rows_in=1000).to_json(0))
-        told = store.batch("q", 1, "r")
-        assert told is not None
-        assert told["tasks"] == 2
-    assert told["rows_in"] == 5007
+        values = store.batch("q", 1, "r")
+        assert values is not None
+        assert values["tasks"] == 2
+    assert values["rows_in"] == 5007
 
 
 def test_a_run_that_came_late_does_not_count() -> None:
     store = _Store()
     for execution, rows in ((5, 10), (7, 20), (5, 30)):
         store.add(TaskMetrics("q", 1, 0, "r", rows_in=rows, execution=execution).to_json(0))
-    told = store.batch("q", 1, None)
-    assert told is not None
-    assert (told["rows_in"], told["tasks"]) == (20, 1)
+    values = store.batch("q", 1, None)
+    assert values is not None
+    assert (values["rows_in"], values["tasks"]) == (20, 1)
 
 
 def test_one_accumulator_for_all_enrichments(spark: SparkSession, store: Path) -> None:

@@ -45,12 +45,12 @@ def store(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def _running(query: Query, store: Path, **told: Any) -> Iterator[StreamingQuery]:
+def _running(query: Query, store: Path, **options: Any) -> Iterator[StreamingQuery]:
     """A query that has done the first file and goes on running."""
     query.feed(FILES[0])
-    if "max_delay" in told:
-        told["checkpoint"] = query.checkpoint
-    started = query.begin(enrich(query.reading(), store, on="k", **told))
+    if "max_delay" in options:
+        options["checkpoint"] = query.checkpoint
+    started = query.begin(enrich(query.reading(), store, on="k", **options))
     try:
         yield started
     finally:
@@ -68,11 +68,11 @@ def _rebuild(table: pa.Table, store: Path) -> str | None:
 
 
 @pytest.mark.parametrize(
-    "told", [PLAIN, {"algorithm": "meshjoin", "memory": "1MB"}, CARRYING], ids=["index", "scan", "carrying"]
+    "options", [PLAIN, {"algorithm": "meshjoin", "memory": "1MB"}, CARRYING], ids=["index", "scan", "carrying"]
 )
-def test_columns_of_r_in_another_order(told: dict[str, Any], query: Query, store: Path) -> None:
+def test_columns_of_r_in_another_order(options: dict[str, Any], query: Query, store: Path) -> None:
     new = _people("new")
-    with _running(query, store, **told) as running:
+    with _running(query, store, **options) as running:
         build(new.select(["city", "k", "name"]), store)
         query.feed(FILES[1])
         running.processAllAvailable()
@@ -80,12 +80,12 @@ def test_columns_of_r_in_another_order(told: dict[str, Any], query: Query, store
     assert_same_rows(query.rows(), pa.concat_tables(expected))
 
 
-@pytest.mark.parametrize("told", [PLAIN, CARRYING], ids=["index", "carrying"])
+@pytest.mark.parametrize("options", [PLAIN, CARRYING], ids=["index", "carrying"])
 @pytest.mark.parametrize("place", [1, *thorough(3)])
-def test_column_added_to_r(place: int, told: dict[str, Any], query: Query, store: Path) -> None:
+def test_column_added_to_r(place: int, options: dict[str, Any], query: Query, store: Path) -> None:
     """Nobody sees it until the query is started again."""
     new = _people("new")
-    with _running(query, store, **told) as running:
+    with _running(query, store, **options) as running:
         build(new.add_column(place, "zip", pa.array([f"z{k}" for k in KEYS])), store)
         query.feed(FILES[1])
         running.processAllAvailable()
@@ -94,9 +94,9 @@ def test_column_added_to_r(place: int, told: dict[str, Any], query: Query, store
     assert "zip" in enrich(query.reading(), store, on="k", **PLAIN).columns
 
 
-@pytest.mark.parametrize("told", [PLAIN, CARRYING], ids=["index", "carrying"])
+@pytest.mark.parametrize("options", [PLAIN, CARRYING], ids=["index", "carrying"])
 @pytest.mark.parametrize("change", ["removed", "another type", *thorough("key of another type")])
-def test_column_of_r_gone_or_of_another_type(change: str, told: dict[str, Any], query: Query, store: Path) -> None:
+def test_column_of_r_gone_or_of_another_type(change: str, options: dict[str, Any], query: Query, store: Path) -> None:
     """The batch fails before it gives a row, and says which version lacks what."""
     new = _people("new")
     column = "k" if change.startswith("key") else "city"
@@ -106,7 +106,7 @@ def test_column_of_r_gone_or_of_another_type(change: str, told: dict[str, Any], 
         new = new.set_column(2, "city", pa.array(KEYS, pa.int32()))
     else:
         new = new.set_column(0, "k", pa.array([str(k) for k in KEYS]))
-    with _running(query, store, **told) as running:
+    with _running(query, store, **options) as running:
         before = query.count()
         text = _rebuild(new, store)
         if text is None:
@@ -247,9 +247,9 @@ def test_other_options_of_the_algorithm_are_honoured(spark: SparkSession, store:
     for k in (2, 20):
         rows = enrich(df, store, on="k", memory="4MB", algorithm="meshjoin", name=f"with k={k}", k=k).toArrow()
         assert_same_rows(rows, reference_join(S, _people("old"), "k", "left"))
-        told = metrics.of_job(f"with k={k}")
-        assert told is not None
-        reads[k] = told["reads"]
+        values = metrics.of_job(f"with k={k}")
+        assert values is not None
+        reads[k] = values["reads"]
     assert reads[20] > 5 * reads[2]
 
 

@@ -48,8 +48,8 @@ def test_what_waits_is_finished_without_the_query(checkpoint: Path, tmp_path: Pa
     query = _query(checkpoint)
     output = _rows_of(query, 3)
     waiting = query.records.waiting()
-    (told,) = json.loads(_carry("list", checkpoint, "--json").stdout)
-    assert (told["name"], told["tuples"], told["batch"], told["query"]) == ("r", waiting, 2, "q")
+    (row,) = json.loads(_carry("list", checkpoint, "--json").stdout)
+    assert (row["name"], row["tuples"], row["batch"], row["query"]) == ("r", waiting, 2, "q")
     out = tmp_path / "rest.parquet"
     result = _carry("drain", checkpoint, "--out", out, "--json")
     assert result.exit_code == 0, result.output

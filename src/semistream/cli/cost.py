@@ -29,7 +29,7 @@ DEFAULT_BATCH_ROWS = 65_536
 #: tuples of a stream that a plan is made from
 _SAMPLE_ROWS = 200_000
 _GRID_POINTS = 5
-#: of an empirical run: tuples before anything is counted, and in all, unless told otherwise
+#: of an empirical run: tuples before anything is counted, and in all, unless the options say otherwise
 _WARM_PART, _TUNE_TUPLES = 0.5, 400_000
 
 Master_ = Annotated[Path, typer.Option("--master", help="Master data: a page store, or Parquet.")]
@@ -178,10 +178,10 @@ def explain(
                             _spend(join.drain())
                     _spend(join.drain())
                     measured = Measured.of(join, plan, chosen.setting.batch)
-            told = Explanation(plan, chosen, measured)
+            explanation = Explanation(plan, chosen, measured)
         finally:
             opened.close()
-    typer.echo(to_text(told, as_json))
+    typer.echo(to_text(explanation, as_json))
 
 
 def _spend(outputs: Iterator[pa.RecordBatch]) -> None:
@@ -333,15 +333,15 @@ def _point_json(point: Any) -> dict[str, Any]:
 
 
 def _tuning_json(analytic: Tuning, compared: Comparison | None) -> dict[str, Any]:
-    told: dict[str, Any] = {"algorithm": analytic.algorithm, "analytic": _point_json(analytic.best)}
+    tuning: dict[str, Any] = {"algorithm": analytic.algorithm, "analytic": _point_json(analytic.best)}
     if compared is not None:
-        told |= {
+        tuning |= {
             "empirical": _point_json(compared.empirical.best),
             "reached_per_s": compared.reached_per_s,
             "deviation": {"d": compared.d, "h_R": compared.h_R, "rate": compared.rate},
             "surface": [_point_json(point) for point in compared.empirical.surface],
         }
-    return told
+    return tuning
 
 
 def _print_tuning(analytic: Tuning, compared: Comparison | None) -> None:

@@ -37,7 +37,7 @@ ENGINES = ("local", "spark")
 
 @dataclass(frozen=True)
 class Job:
-    """A checked join: what both engines are told."""
+    """A checked join: what both engines are given."""
 
     algorithm: str
     keys: dict[str, str]
@@ -144,7 +144,7 @@ def _on_spark(job: Job, output: ParquetOutput, spark_master: str) -> dict[str, o
         notes.status("Spark joins"),
         running_session("semistream join", spark_master, settings, note) as spark,
     ):
-        told = join_files(
+        values = join_files(
             spark,
             job.stream,
             job.master,
@@ -156,8 +156,8 @@ def _on_spark(job: Job, output: ParquetOutput, spark_master: str) -> dict[str, o
             algorithm=job.algorithm,
         )
         output.take_over(folder)
-    rows_in, rows_out, peak, pages = (int(told[key]) for key in ("rows_in", "rows_out", "peak_bytes", "pages_read"))
-    return _result(job, rows_in, rows_out, told["hit_rate"], peak, pages, told["elapsed"])
+    rows_in, rows_out, peak, pages = (int(values[key]) for key in ("rows_in", "rows_out", "peak_bytes", "pages_read"))
+    return _result(job, rows_in, rows_out, values["hit_rate"], peak, pages, values["elapsed"])
 
 
 def _result(

@@ -58,12 +58,12 @@ def reported() -> Iterator[None]:
 @contextlib.contextmanager
 def _not_lost() -> Iterator[None]:
     """Raise an end again that came while Python was clearing an object away, where it ignores exceptions."""
-    told_before, alarm_before = sys.unraisablehook, signal.getsignal(signal.SIGALRM)
+    hook_before, alarm_before = sys.unraisablehook, signal.getsignal(signal.SIGALRM)
 
-    def told(found: sys.UnraisableHookArgs) -> None:
+    def hook(found: sys.UnraisableHookArgs) -> None:
         end = found.exc_value
         if not isinstance(end, SystemExit | KeyboardInterrupt):
-            told_before(found)
+            hook_before(found)
             return
 
         def again(_: int, __: FrameType | None) -> None:
@@ -72,13 +72,13 @@ def _not_lost() -> Iterator[None]:
         signal.signal(signal.SIGALRM, again)
         signal.setitimer(signal.ITIMER_REAL, 0.001)
 
-    sys.unraisablehook = told
+    sys.unraisablehook = hook
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, alarm_before)
-        sys.unraisablehook = told_before
+        sys.unraisablehook = hook_before
 
 
 @contextlib.contextmanager

@@ -292,7 +292,7 @@ class KeyCoder:
         return codes, (valid if dropped else None)
 
     def _plain(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
-        """Kernels trust the types and lengths they are told, so both are checked here, on every batch."""
+        """Kernels trust the types and lengths they are given, so both are checked here, on every batch."""
         if len(columns) != len(self._read):
             raise SchemaError(f"{len(columns)} key columns were given where {len(self._read)} are expected")
         arrays = []

@@ -18,7 +18,7 @@ run r moves between the buffer and row r (`kernels/blobs.py`):
                       |     |     |                decode: the same walk over the type, backwards copy
     blobs       |...run 0...|...run 1...|...run 2...|
 
-Lengths of a run follow from what the row has already told, so nothing but the type is needed to decode.
+Lengths of a run follow from what the row has already said, so nothing but the type is needed to decode.
 A null costs one bit, whatever its type. What Arrow buffers hold beneath a null never reaches the blob, and
 dictionary and run-end values are written as plain values, so equal rows give equal blobs (floats go by their
 bits).

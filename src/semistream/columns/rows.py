@@ -3,8 +3,8 @@
 `RowLayout` decides where each physical column stands in a packed row; `take_paged` and `take_rows` build fresh Arrow
 arrays for picked rows of paged columns or of packed rows. One allocation serves all columns of an output batch.
 
-Both are told how many bytes they may make. Lengths are known before a byte is copied: where the rows are too large
-together, nothing is built, and the answer is how many of them fit (at least one, whatever its size).
+Both are given the number of bytes they may make. Lengths are known before a byte is copied: where the rows are too
+large together, nothing is built, and the answer is how many of them fit (at least one, whatever its size).
 """
 
 from __future__ import annotations

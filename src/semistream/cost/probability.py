@@ -292,7 +292,7 @@ class FrequencySample:
         """Counts, falling, of keys that came five times or more, and more often than if all keys were alike.
 
         Where counts were lowered, a key's true one is between its count and that plus what was taken off: only those
-        that stand out from this are told apart.
+        that stand out from this are kept apart.
         """
         usual = self.seen / domain
         least = max(_SURE_COUNT, usual + 4 * math.sqrt(usual))

@@ -1,7 +1,7 @@
 """How a claim is judged: by checks with tolerances that stand here, fixed before anything was measured.
 
 A claim is a list of checks, each an order or a number. It is held if all of them hold on the papers' clock (or in the
-counts, where no clock is involved), partly if some do, else not. What the other clocks say is told beside it.
+counts, where no clock is involved), partly if some do, else not. What the other clocks say stands beside it.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ def judge(points: Sequence[Point], checks: Callable[[Curves], list[Check]], why:
     outcome: Outcome = "not"
     if any(check.holds for check in deciding):
         outcome = "held" if all(check.holds for check in deciding) else "partly"
-    told = ". ".join(_told(way, made) for way, made in found.items())
+    measured = ". ".join(_by_clock(way, made) for way, made in found.items())
     if outcome == "held":
-        return Verdict(outcome, f"{told}.")
+        return Verdict(outcome, f"{measured}.")
     failed = "; ".join(check.says for check in deciding if not check.holds) or "nothing to compare"
-    return Verdict(outcome, f"{told}.", f"Not so here: {failed}. {why}".strip())
+    return Verdict(outcome, f"{measured}.", f"Not so here: {failed}. {why}".strip())
 
 
-def _told(way: Way, found: Sequence[Check]) -> str:
+def _by_clock(way: Way, found: Sequence[Check]) -> str:
     """What one clock says."""
     numbers = "; ".join(dict.fromkeys(check.numbers for check in found if check.numbers))
     holding = sum(check.holds for check in found)

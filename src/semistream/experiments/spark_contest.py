@@ -127,8 +127,8 @@ def _run(spark: Any, task: SparkTask, name: str, how: str, files: list[Path], sc
     writer = _joined(task, name, how, stream).writeStream.format("noop")
     query = writer.option("checkpointLocation", str(scratch / "checkpoint")).trigger(availableNow=True).start()
     query.awaitTermination()
-    told = [progress for progress in query.recentProgress if progress.numInputRows]
-    return [float(progress.durationMs["triggerExecution"]) / 1000 for progress in told]
+    batches = [progress for progress in query.recentProgress if progress.numInputRows]
+    return [float(progress.durationMs["triggerExecution"]) / 1000 for progress in batches]
 
 
 def _joined(task: SparkTask, name: str, how: str, stream: Any) -> Any:

@@ -49,17 +49,17 @@ def _run(lab: Lab) -> Iterator[Point]:
     )
     result = _result(lab, task)
     for x, how in enumerate(HOWS):
-        told = result[how]
+        seconds = result[how]
         common: dict[str, Any] = {"label": f"{how} join", "rows": task.rows, "batch": task.batch}
-        yield lab.point(FIGURE, "wall", OURS, x, _rate(task, told[OURS]), memory=task.memory, **common)
-        yield lab.point(FIGURE, "wall", NATIVE, x, _rate(task, told[NATIVE]), **common)
-        possible = [hint for hint in HINTS if told[hint]]
+        yield lab.point(FIGURE, "wall", OURS, x, _rate(task, seconds[OURS]), memory=task.memory, **common)
+        yield lab.point(FIGURE, "wall", NATIVE, x, _rate(task, seconds[NATIVE]), **common)
+        possible = [hint for hint in HINTS if seconds[hint]]
         if possible:
-            best = min(possible, key=lambda hint: statistics.median(told[hint]))
+            best = min(possible, key=lambda hint: statistics.median(seconds[hint]))
             failed = [hint for hint in HINTS if hint not in possible]
             if failed:
                 common["note"] = f"With the hint {', '.join(failed)} the {how} join failed on Spark (3 GB of heap)"
-            yield lab.point(FIGURE, "wall", HINTED, x, _rate(task, told[best]), hint=best, **common)
+            yield lab.point(FIGURE, "wall", HINTED, x, _rate(task, seconds[best]), hint=best, **common)
 
 
 def _rate(task: SparkTask, seconds: Sequence[float]) -> Estimate:

@@ -57,7 +57,7 @@ def build_pages(
 
     A store that exists is refused, unless overwrite=True: then a new version is written beside the others and
     takes force at once when it is complete; `keep_versions` older ones stay, and those that are in use. `progress`
-    is told the number of rows read so far. `code_mask` narrows hashed codes, so that tests can force collisions.
+    is given the number of rows read so far. `code_mask` narrows hashed codes, so that tests can force collisions.
     """
     target = Path(path)
     if order is None:

@@ -279,7 +279,7 @@ def drop_orphans(path: Path, bin_folder: Path) -> list[int]:
 
 
 def is_leased(folder: Path) -> bool:
-    """Whether some process, on whichever machine, has a version open; True where that cannot be told."""
+    """Whether some process, on whichever machine, has a version open; True where that cannot be known."""
     try:
         handle = os.open(folder / MANIFEST, os.O_RDONLY)
     except FileNotFoundError:

@@ -146,15 +146,15 @@ class ParquetFiles:
     @cached_property
     def identity(self) -> str:
         """A name for the files as they were found: paths, sizes, times of the last change, footers."""
-        told = []
+        facts = []
         for file in self._files:
             state = file.state
             try:
-                told.append([state.path, state.size, state.changed_ns, _footer_digest(file.fragment, state.size)])
+                facts.append([state.path, state.size, state.changed_ns, _footer_digest(file.fragment, state.size)])
             except (pa.ArrowException, OSError) as error:
                 raise StoreError(f"{state.path} cannot be read: {error}") from error
             file.require_unchanged()
-        return f"parquet-{digest(json.dumps(told).encode())}"
+        return f"parquet-{digest(json.dumps(facts).encode())}"
 
     @property
     def lineage(self) -> str:

@@ -60,7 +60,7 @@ class Generations:
     used. `limit_bytes` bounds a generation's file.
 
     No method raises for what is wrong with the files, folder or disk. Each such failure is counted in `failures`, the
-    last one told in `last_failure`, and the files are then left alone for a while (`BackOff`), but for the generation
+    last one given in `last_failure`, and the files are then left alone for a while (`BackOff`), but for the generation
     that is mapped already. What ends the waiting for good is a new generation that could be mapped.
     """
 

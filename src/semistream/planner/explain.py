@@ -186,14 +186,14 @@ def explain(join: SemiStreamJoin, plan: Plan, chosen: Candidate, revisions: tupl
 
 def why_not(chosen: Candidate, rival: Candidate) -> str:
     """The rival's rate, and where it spends what the chosen one saves."""
-    told = f"{rival.algorithm}, {rival.rate_per_s:,.0f} tuples/s, {rival.rate_per_s / chosen.rate_per_s:.2f} × as fast"
+    text = f"{rival.algorithm}, {rival.rate_per_s:,.0f} tuples/s, {rival.rate_per_s / chosen.rate_per_s:.2f} × as fast"
     terms = set(rival.prediction.terms) | set(chosen.prediction.terms)
     # The parallel forms overlap their terms: what counts is a thread's time, so this is a hint and no sum.
     extra = {term: rival.per_tuple(term) - chosen.per_tuple(term) for term in terms}
     worse = rival.rate_per_s < chosen.rate_per_s
     term = max(extra, key=lambda each: extra[each] if worse else -extra[each])
     mine, other = chosen.per_tuple(term) * 1e9, rival.per_tuple(term) * 1e9
-    return f"{told}: {_TERMS.get(term, term)} takes {other:,.0f} ns a tuple instead of {mine:,.0f}"
+    return f"{text}: {_TERMS.get(term, term)} takes {other:,.0f} ns a tuple instead of {mine:,.0f}"
 
 
 def _predicted(candidate: Candidate) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from semistream.report.results import Results, read_results
 REPORT = "report.html"
 PLOTS = "plots"
 _OURS = "Beyond the papers"
-#: settings that are the same for all points and told on top of the page
+#: settings that are the same for all points and shown on top of the page
 _ON_TOP = frozenset({"scale", "seed"})
 #: where a verdict goes on with the next clock
 _NEXT_CLOCK = re.compile(r"\.\s+(?=(?:papers' clock|this machine's clock|wall clock|counts): )")
@@ -68,8 +68,10 @@ def write_report(out: Path, figures: Iterable[Figure] | None = None) -> Path:
             chapters.append(Chapter(figure, points, figure.judge(points)))
         else:
             missing.append(figure)
-    told = {part: [(chapter.figure, chapter.verdict) for chapter in mine] for part, mine in _by_part(chapters).items()}
-    (out / CLAIMS).write_text(claims_table(told, missing, results.about), encoding="utf-8")
+    verdicts = {
+        part: [(chapter.figure, chapter.verdict) for chapter in mine] for part, mine in _by_part(chapters).items()
+    }
+    (out / CLAIMS).write_text(claims_table(verdicts, missing, results.about), encoding="utf-8")
     path = out / REPORT
     path.write_text(render(chapters, missing, results), encoding="utf-8")
     return path
@@ -175,11 +177,11 @@ def _chapter(chapter: Chapter) -> str:
     if verdict.why:
         words.append(("Why", verdict.why))
     words += [("Note", note) for note in _notes(points)]
-    told = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in words)
+    listed = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in words)
     return (
         f'<section class="figure" id="{chapter.anchor}">\n<h3><span class="name">{escape(figure.id)}</span> '
         f'{escape(figure.title)} {_badge(chapter)}</h3>\n<div class="panels">{pictures}</div>\n'
-        f'{_legend(figure, points)}<dl class="words">{told}</dl>\n{_raw(figure, points)}</section>'
+        f'{_legend(figure, points)}<dl class="words">{listed}</dl>\n{_raw(figure, points)}</section>'
     )
 
 
@@ -217,8 +219,8 @@ def _raw(figure: Figure, points: Sequence[Point]) -> str:
 
 
 def _row(p: Point) -> str:
-    told = {name: value for name, value in p.settings.items() if name not in _ON_TOP and value is not None}
-    settings = ", ".join(f"{name} {_value(value)}" for name, value in told.items())
+    own = {name: value for name, value in p.settings.items() if name not in _ON_TOP and value is not None}
+    settings = ", ".join(f"{name} {_value(value)}" for name, value in own.items())
     interval = "" if math.isnan(p.low) or p.low == p.high else f"{short(p.low, 4)} to {short(p.high, 4)}"
     return (
         f'<tr><td>{p.way}</td><td>{escape(p.series)}</td><td class="number">{short(p.x, 4)}</td>'

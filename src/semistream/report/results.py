@@ -25,8 +25,8 @@ def read_results(out: Path) -> Results:
     """The points of an out folder."""
     points = read_points(out)
     scales = {str(p.settings["scale"]): None for mine in points.values() for p in mine if "scale" in p.settings}
-    told = pq.read_table(out / "raw" / POINTS_FILE, columns=["seed", "machine", "versions"])
-    about = {name: [_spelt(value) for value in told.column(name).unique().to_pylist()] for name in told.column_names}
+    table = pq.read_table(out / "raw" / POINTS_FILE, columns=["seed", "machine", "versions"])
+    about = {name: [_spelt(value) for value in table.column(name).unique().to_pylist()] for name in table.column_names}
     return Results(points, {"scale": list(scales), **about})
 
 

@@ -47,7 +47,7 @@ _FIRST_INTERVAL = 0.1
 
 @dataclass(frozen=True)
 class CarryPlan:
-    """What a carrying task is told: the enrichment, where its records are, how long tuples may wait.
+    """What a carrying task is given: the enrichment, where its records are, how long tuples may wait.
 
     `call` is the call of `enrich` that made it, so that two which share records by mistake are told apart.
     """
@@ -62,13 +62,13 @@ class CarryPlan:
 def run_carrying(plan: CarryPlan, batches: Batches) -> Iterator[pa.RecordBatch | TaskMetrics]:
     """Join a shard's part of a micro-batch; tuples may wait for a later one. The last item is the task's account."""
     task = TaskInfo.current()
-    told = TaskMetrics.begin(plan.dimension, task)
-    rows = ShardInput(plan.dimension.stream_schema, plan.shards, told.timed("input", batches))
+    task_metrics = TaskMetrics.begin(plan.dimension, task)
+    rows = ShardInput(plan.dimension.stream_schema, plan.shards, task_metrics.timed("input", batches))
     if rows.shard is not None:
         carrying = Carrying(plan, task, rows)
-        yield from told.timed("join", carrying.run(told))
-        told.seconds["join"] -= told.seconds["input"]
-    yield told
+        yield from task_metrics.timed("join", carrying.run(task_metrics))
+        task_metrics.seconds["join"] -= task_metrics.seconds["input"]
+    yield task_metrics
 
 
 class ShardInput:
@@ -80,29 +80,29 @@ class ShardInput:
         self._first = next((batch for batch in batches if batch.num_rows), None)
         self._batches = batches
         #: None: a task without rows has no shard
-        self.shard = None if self._first is None else int(self._shards_of(_told(self._first))[0])
+        self.shard = None if self._first is None else int(self._shards_of(_marks(self._first))[0])
         self.tick = 0
 
-    def _shards_of(self, told: Int64s) -> Int64s:
-        return np.where(told < 0, (-1 - told) % self._shards, told)
+    def _shards_of(self, marks: Int64s) -> Int64s:
+        return np.where(marks < 0, (-1 - marks) % self._shards, marks)
 
     def __iter__(self) -> Batches:
         batch = self._first
         while batch is not None:
-            told = _told(batch)
-            if (self._shards_of(told) != self.shard).any():
+            marks = _marks(batch)
+            if (self._shards_of(marks) != self.shard).any():
                 raise StoreError(f"rows of several shards came to the task of shard {self.shard}: this is a defect")
             rows = batch.select(range(batch.num_columns - 1))
-            ticks = told[told < 0]
+            ticks = marks[marks < 0]
             if len(ticks):
                 self.tick = max(self.tick, int(((-1 - ticks) // self._shards).max()))
-                rows = rows.filter(pa.array(told >= 0))
+                rows = rows.filter(pa.array(marks >= 0))
             if rows.num_rows:
                 yield as_described(self._schema, rows)
             batch = next(self._batches, None)
 
 
-def _told(batch: pa.RecordBatch) -> Int64s:
+def _marks(batch: pa.RecordBatch) -> Int64s:
     """What the last column says of every row."""
     return np.asarray(batch.column(batch.num_columns - 1).to_numpy(), dtype=np.int64)
 
@@ -175,22 +175,22 @@ class Carrying:
                 "give each a name= of its own"
             )
 
-    def run(self, told: TaskMetrics) -> Batches:
+    def run(self, task_metrics: TaskMetrics) -> Batches:
         """Join the input, or give again what an earlier attempt gave."""
-        return self.advance(told) if self.done is None else self.replay(self.done.record, told)
+        return self.advance(task_metrics) if self.done is None else self.replay(self.done.record, task_metrics)
 
     # ------------------------------------------------------------------------------ the first attempt
 
-    def advance(self, told: TaskMetrics) -> Batches:
+    def advance(self, task_metrics: TaskMetrics) -> Batches:
         """Take the input and make the steps that are due; then publish where that led."""
         version = self._version()
         held = self._attach(version)
         try:
-            told.mark(held)
-            yield from self._advance(held, version, told)
-            with told.phase("build"):
-                held.end(told.rows_in)
-            told.done(held)
+            task_metrics.mark(held)
+            yield from self._advance(held, version, task_metrics)
+            with task_metrics.phase("build"):
+                held.end(task_metrics.rows_in)
+            task_metrics.done(held)
         except BaseException:
             WORKSHOP.detach([held])
             raise
@@ -248,7 +248,7 @@ class Carrying:
         master.close()
         return None
 
-    def _advance(self, held: OpenJoin, version: int | None, told: TaskMetrics) -> Batches:
+    def _advance(self, held: OpenJoin, version: int | None, task_metrics: TaskMetrics) -> Batches:
         now = time.time()
         interval = self.max_delay * _FIRST_INTERVAL
         if self.previous is not None:
@@ -259,7 +259,7 @@ class Carrying:
             # R has changed: those who wait have seen part of the old one, so they finish with it.
             yield from held.join.drain()
             held.switch(changed)
-            told.mark(held)
+            task_metrics.mark(held)
         elif self.carried is not None:
             arrivals = self.carried.arrivals
         held.begin(renew=False)
@@ -267,11 +267,11 @@ class Carrying:
         assert isinstance(join, ScanJoin)
         appended = join.stats.appended
         for batch in self.rows:
-            told.rows_in += batch.num_rows
+            task_metrics.rows_in += batch.num_rows
             yield from join.push(batch)
         join.close_chunk()
         arrivals = trim([*arrivals, [join.stats.appended - appended, now]], len(join.pending))
-        if told.rows_in == 0 and self.records.finishing:
+        if task_metrics.rows_in == 0 and self.records.finishing:
             yield from join.drain()
         else:
             yield from join.advance(steps_due(join, arrivals, interval, self.max_delay, now))
@@ -287,7 +287,7 @@ class Carrying:
             version=held.version,
             master=held.identity,
             private_bytes=held.budget,
-            rows_in=told.rows_in,
+            rows_in=task_metrics.rows_in,
             saved_at=now,
             arrivals=trim(arrivals, waiting),
             snapshot=join.snapshot(),
@@ -295,15 +295,15 @@ class Carrying:
         )
         name = self.chain.publish(record, self.previous)
         held.mark = name if waiting else None
-        _tell(told, record)
+        _note_record(task_metrics, record)
 
     # -------------------------------------------------------------------------------- any later attempt
 
-    def replay(self, record: Record, told: TaskMetrics) -> Batches:
+    def replay(self, record: Record, task_metrics: TaskMetrics) -> Batches:
         """Give the rows of the attempt that left `record`, no matter what the cache and the clock would say now."""
         taken = list(self.rows)
-        told.rows_in = sum(batch.num_rows for batch in taken)
-        _tell(told, record)
+        task_metrics.rows_in = sum(batch.num_rows for batch in taken)
+        _note_record(task_metrics, record)
         carried = self.carried
         if record.snapshot.tuples is None:
             raise StoreError(f"the record of batch {record.batch}, shard {record.shard} has no table of waiting tuples")
@@ -356,11 +356,11 @@ class Carrying:
             yield join
 
 
-def _tell(told: TaskMetrics, record: Record) -> None:
-    told.values["carried"] = record.waiting
-    told.values["master_version"] = record.version or 0
+def _note_record(task_metrics: TaskMetrics, record: Record) -> None:
+    task_metrics.values["carried"] = record.waiting
+    task_metrics.values["master_version"] = record.version or 0
     if record.arrivals:
-        told.values["carried_oldest_s"] = max(record.saved_at - record.arrivals[0][1], 0.0)
+        task_metrics.values["carried_oldest_s"] = max(record.saved_at - record.arrivals[0][1], 0.0)
 
 
 def steps_due(join: ScanJoin, arrivals: list[list[float]], interval: float, max_delay: float, now: float) -> int:

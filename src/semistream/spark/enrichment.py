@@ -343,8 +343,8 @@ def tasks_an_executor(spark: SparkSession) -> int:
     if (context.master or "").startswith("local"):
         cores = context.defaultParallelism
     else:
-        told = context.getConf().get("spark.executor.cores")
-        cores = int(told) if told else _cores_seen(spark)
+        setting = context.getConf().get("spark.executor.cores")
+        cores = int(setting) if setting else _cores_seen(spark)
     return max(cores // cpus, 1)
 
 

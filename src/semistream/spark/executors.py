@@ -28,14 +28,14 @@ _PROBE_SECONDS = 60
 # Text, not a function: a function would be looked up in the very package that may not be there.
 _PROBE = """
 import platform, sys
-told = {"python": platform.python_version(), "executable": sys.executable, "host": platform.node()}
+answer = {"python": platform.python_version(), "executable": sys.executable, "host": platform.node()}
 try:
     import semistream.operators.registry
-    told["semistream"] = semistream.__version__
+    answer["semistream"] = semistream.__version__
 except Exception as error:
-    told["problem"] = f"{type(error).__name__}: {error}"
+    answer["problem"] = f"{type(error).__name__}: {error}"
 """
-_EVALUATED = f"(lambda scope: (exec({_PROBE!r}, scope), scope['told'])[1])({{}})"
+_EVALUATED = f"(lambda scope: (exec({_PROBE!r}, scope), scope['answer'])[1])({{}})"
 
 _CHECKED: WeakSet[SparkContext] = WeakSet()
 _CHECKED_LOCK = threading.Lock()
@@ -62,24 +62,24 @@ def _check_local(context: SparkContext) -> None:
     python = shutil.which(context.pythonExec)
     if python is not None and os.path.abspath(python) == os.path.abspath(sys.executable):
         return
-    probe = [context.pythonExec, "-c", f"{_PROBE}\nimport json\nprint(json.dumps(told))"]
+    probe = [context.pythonExec, "-c", f"{_PROBE}\nimport json\nprint(json.dumps(answer))"]
     env = {**os.environ, "PYTHONPATH": _import_path(context)}
     try:
         done = subprocess.run(probe, env=env, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False)
-        told = json.loads(done.stdout.splitlines()[-1])
+        answer = json.loads(done.stdout.splitlines()[-1])
     except (OSError, subprocess.TimeoutExpired) as error:
         raise _refusal(f"{context.pythonExec} cannot be run ({error})") from error
     except (ValueError, LookupError):
         said = done.stderr.strip() or f"it ended with {done.returncode}"
         raise _refusal(f"{context.pythonExec} is no Python that works ({said.splitlines()[-1]})") from None
-    _check(told)
+    _check(answer)
 
 
 def _import_path(context: SparkContext) -> str:
     """Where the workers of a local master look for modules: what was added to the application, its settings, ours."""
     added = [os.path.join(SparkFiles.getRootDirectory(), name) for name in context._python_includes or ()]
-    told = [context.getConf().get("spark.executorEnv.PYTHONPATH"), os.environ.get("PYTHONPATH")]
-    return os.pathsep.join([*added, *(path for path in told if path)])
+    paths = [context.getConf().get("spark.executorEnv.PYTHONPATH"), os.environ.get("PYTHONPATH")]
+    return os.pathsep.join([*added, *(path for path in paths if path)])
 
 
 def _check_cluster(context: SparkContext) -> None:
@@ -88,19 +88,19 @@ def _check_cluster(context: SparkContext) -> None:
         answers = context.parallelize([_EVALUATED] * asked, asked).map(eval).collect()
     except (PySparkException, Py4JError) as error:
         raise _refusal(brief(error)) from error
-    for told in answers:
-        _check(told)
+    for answer in answers:
+        _check(answer)
 
 
-def _check(told: dict[str, str]) -> None:
+def _check(answer: dict[str, str]) -> None:
     own = ".".join(map(str, sys.version_info[:2]))
-    who = f"{told['executable']} on {told['host']} is Python {told['python']}"
-    if told["python"].split(".")[:2] != own.split("."):
+    who = f"{answer['executable']} on {answer['host']} is Python {answer['python']}"
+    if answer["python"].split(".")[:2] != own.split("."):
         raise _refusal(f"{who}, the driver's is {own}")
-    if "problem" in told:
-        raise _refusal(f"{who} and cannot import semistream ({told['problem']})")
-    if told["semistream"] != semistream.__version__:
-        raise _refusal(f"{who} with semistream {told['semistream']}, the driver's is {semistream.__version__}")
+    if "problem" in answer:
+        raise _refusal(f"{who} and cannot import semistream ({answer['problem']})")
+    if answer["semistream"] != semistream.__version__:
+        raise _refusal(f"{who} with semistream {answer['semistream']}, the driver's is {semistream.__version__}")
 
 
 def _refusal(what: str) -> ConfigError:

@@ -43,7 +43,7 @@ def join_files(
         frame.write.mode("append").parquet(str(out))
     except (PySparkException, Py4JError) as error:
         raise StoreError(f"the join on Spark failed: {brief(error)}") from error
-    told = metrics.of_job(name)
-    if told is None:
+    values = metrics.of_job(name)
+    if values is None:
         raise StoreError("the join on Spark gave no account of itself; look into Spark's log")
-    return {**told, "elapsed": time.perf_counter() - started}
+    return {**values, "elapsed": time.perf_counter() - started}

@@ -223,7 +223,7 @@ def _attempt_files() -> tuple[str, str]:
 
 
 def _as_stored(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch with the store's names and types; Spark's differ in time zones, and in offsets if told so."""
+    """A batch with the store's names and types; Spark's differ in time zones, and in offsets if asked for."""
     arrays = [
         array if array.type == column.type else array.cast(column.type)
         for array, column in zip(batch.columns, schema, strict=True)

@@ -29,10 +29,10 @@ def map_batches(df: DataFrame, work: Callable[[Batches], Batches], schema: Struc
 
 def label_of(dimensions: Sequence[Dimension], *notes: str) -> str:
     """What a plan shows for enrichments: `enrich(/data/r on k, left, sweepjoin, 256MB, version 3)`."""
-    return f"enrich({'; '.join(_told(dimension, notes) for dimension in dimensions)})"
+    return f"enrich({'; '.join(_described(dimension, notes) for dimension in dimensions)})"
 
 
-def _told(dimension: Dimension, notes: Sequence[str]) -> str:
+def _described(dimension: Dimension, notes: Sequence[str]) -> str:
     on = " and ".join(here if here == there else f"{here} = {there}" for here, there in dimension.on)
     version = []
     if dimension.versioned:

@@ -78,10 +78,10 @@ class TaskMetrics:
     @staticmethod
     def begin(dimension: Dimension, task: TaskInfo) -> TaskMetrics:
         query, execution, attempt = _job()
-        told = TaskMetrics(query, execution, task.partition, dimension.name, execution=execution, attempt=attempt)
+        new = TaskMetrics(query, execution, task.partition, dimension.name, execution=execution, attempt=attempt)
         if task.query is not None and task.batch is not None:
-            told.query, told.batch = task.query, task.batch
-        return told
+            new.query, new.batch = task.query, task.batch
+        return new
 
     def mark(self, held: OpenJoin) -> None:
         """Counts of a join run on between tasks: remember where this one began."""
@@ -125,11 +125,11 @@ class TaskMetrics:
 
     def to_json(self, enrichment: int) -> str:
         seconds = {f"seconds_{name}": round(spent, 6) for name, spent in self.seconds.items()}
-        told = {"algorithm": self.algorithm, "rows_in": self.rows_in, **self.values, **seconds}
+        values = {"algorithm": self.algorithm, "rows_in": self.rows_in, **self.values, **seconds}
         if self.cache_failures:
-            told |= {"cache_failures": self.cache_failures, "last_cache_failure": self.last_cache_failure}
+            values |= {"cache_failures": self.cache_failures, "last_cache_failure": self.last_cache_failure}
         where = [self.query, self.batch, self.execution, enrichment, self.dimension, self.partition, self.attempt]
-        return json.dumps([*where, told])
+        return json.dumps([*where, values])
 
 
 def _job() -> tuple[str, int, int]:
@@ -170,15 +170,15 @@ class _Run:
     tasks: dict[int, tuple[int, list[dict[str, Any]]]] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return sum(len(told) for _, told in self.tasks.values())
+        return sum(len(parts) for _, parts in self.tasks.values())
 
-    def add(self, partition: int, attempt: int, told: dict[str, Any]) -> int:
+    def add(self, partition: int, attempt: int, values: dict[str, Any]) -> int:
         """Returns by how many records this has grown."""
         known, parts = self.tasks.get(partition, (None, []))
         if known == attempt:
-            parts.append(told)
+            parts.append(values)
             return 1
-        self.tasks[partition] = (attempt, [told])
+        self.tasks[partition] = (attempt, [values])
         return 1 - len(parts)
 
 
@@ -197,7 +197,7 @@ class _Store:
         return len(self._batches)
 
     def add(self, text: str) -> None:
-        query, batch, execution, enrichment, dimension, partition, attempt, told = json.loads(text)
+        query, batch, execution, enrichment, dimension, partition, attempt, values = json.loads(text)
         with self._lock:
             if query in (_JOB, _RDD):
                 self._last_job = (query, batch)
@@ -210,7 +210,7 @@ class _Store:
                 self._records -= 0 if run is None else len(run)
                 run = runs[(enrichment, dimension)] = _Run(execution)
             if run.execution == execution:
-                self._records += run.add(partition, attempt, told)
+                self._records += run.add(partition, attempt, values)
             while len(self._batches) > _REMEMBERED_BATCHES or (
                 self._records > _REMEMBERED_RECORDS and len(self._batches) > 1
             ):
@@ -221,10 +221,10 @@ class _Store:
         with self._lock:
             runs = self._batches.get((query, batch), {})
             tasks = [
-                told for (_, name), run in runs.items() if dimension in (None, name) for told in run.tasks.values()
+                task for (_, name), run in runs.items() if dimension in (None, name) for task in run.tasks.values()
             ]
-            told = [values for _, parts in tasks for values in parts]
-        return {**_summary(told), "tasks": len(tasks)} if told else None
+            records = [values for _, parts in tasks for values in parts]
+        return {**_summary(records), "tasks": len(tasks)} if records else None
 
     def job(self, dimension: str | None) -> dict[str, Any] | None:
         return None if self._last_job is None else self.batch(*self._last_job, dimension)
@@ -232,7 +232,7 @@ class _Store:
     def rows(self) -> list[tuple[tuple[str, int, str], dict[str, Any]]]:
         with self._lock:
             keys = {(query, batch, name) for (query, batch), runs in self._batches.items() for _, name in runs}
-        return [(key, told) for key in sorted(keys) if (told := self.batch(*key)) is not None]
+        return [(key, values) for key in sorted(keys) if (values := self.batch(*key)) is not None]
 
     def queries(self) -> set[str]:
         with self._lock:
@@ -255,14 +255,14 @@ _STORE = _Store()
 ARRIVED = threading.Event()
 
 
-def _summary(told: list[dict[str, Any]]) -> dict[str, Any]:
-    summary: dict[str, Any] = {name: sum(values.get(name, 0) for values in told) for name in _SUMS}
-    summary |= {name: max(values.get(name, 0) for values in told) for name in _LARGEST}
+def _summary(tasks: list[dict[str, Any]]) -> dict[str, Any]:
+    summary: dict[str, Any] = {name: sum(values.get(name, 0) for values in tasks) for name in _SUMS}
+    summary |= {name: max(values.get(name, 0) for values in tasks) for name in _LARGEST}
     summary["seconds"] = sum(summary[name] for name in ("seconds_input", "seconds_join", "seconds_build"))
     asked = summary["hits"] + summary["misses"]
     summary["hit_rate"] = summary["hits"] / asked if asked else 0.0
-    summary["algorithm"] = ", ".join(sorted({str(values["algorithm"]) for values in told if values.get("algorithm")}))
-    failures = [str(values["last_cache_failure"]) for values in told if values.get("last_cache_failure")]
+    summary["algorithm"] = ", ".join(sorted({str(values["algorithm"]) for values in tasks if values.get("algorithm")}))
+    failures = [str(values["last_cache_failure"]) for values in tasks if values.get("last_cache_failure")]
     summary["last_cache_failure"] = failures[-1] if failures else ""
     return summary
 
@@ -274,8 +274,8 @@ class Reporter:
         self._accumulator = accumulator
         self._enrichment = enrichment
 
-    def send(self, told: TaskMetrics) -> None:
-        self._accumulator.add([told.to_json(self._enrichment)])
+    def send(self, task_metrics: TaskMetrics) -> None:
+        self._accumulator.add([task_metrics.to_json(self._enrichment)])
 
 
 _ACCUMULATORS: WeakKeyDictionary[SparkContext, Accumulator[list[str]]] = WeakKeyDictionary()
@@ -317,7 +317,7 @@ def queries() -> set[str]:
 
 
 def dismiss(ended: set[str]) -> None:
-    """Queries that have ended are no longer to be told by `queries`; their batches are remembered."""
+    """Queries that have ended are no longer listed by `queries`; their batches are remembered."""
     _STORE.dismiss(ended)
 
 
@@ -326,8 +326,8 @@ def frame(spark: SparkSession) -> DataFrame:
     columns = (*_SUMS, *_LARGEST, "seconds", "hit_rate", "tasks")
     kinds = {column: float if column in _FRACTIONS else int for column in columns}
     rows = [
-        (*key, told["algorithm"], told["last_cache_failure"], *(kind(told[name]) for name, kind in kinds.items()))
-        for key, told in _STORE.rows()
+        (*key, values["algorithm"], values["last_cache_failure"], *(kind(values[name]) for name, kind in kinds.items()))
+        for key, values in _STORE.rows()
     ]
     types = ", ".join(f"{column} {'double' if kind is float else 'long'}" for column, kind in kinds.items())
     return spark.createDataFrame(

@@ -69,8 +69,8 @@ class Dimension:
 
         Whatever outlives a task is found under it, together with the identity of that version, and under nothing less.
         """
-        told = {**self.meaning, "memory": self.memory, "tasks": self.tasks}
-        return digest(json.dumps(told, sort_keys=True).encode())
+        meaning = {**self.meaning, "memory": self.memory, "tasks": self.tasks}
+        return digest(json.dumps(meaning, sort_keys=True).encode())
 
     @cached_property
     def meaning(self) -> dict[str, Any]:

@@ -107,17 +107,17 @@ class Record:
 
     def to_bytes(self) -> tuple[bytes, str]:
         """The content of its file, and the checksum by which others name it."""
-        told = {name: value for name, value in self.__dict__.items() if name != "snapshot"} | {"format": _FORMAT}
-        return seal(Snapshot({**self.snapshot.state, "carry": told}, self.snapshot.tuples).to_bytes())
+        fields = {name: value for name, value in self.__dict__.items() if name != "snapshot"} | {"format": _FORMAT}
+        return seal(Snapshot({**self.snapshot.state, "carry": fields}, self.snapshot.tuples).to_bytes())
 
     @staticmethod
     def from_bytes(raw: bytes) -> tuple[Record, str]:
         content, name = unseal(raw)
         snapshot = Snapshot.from_bytes(content)
         state = dict(snapshot.state)
-        told = _understood(state.pop("carry"))
-        told["writer"] = tuple(told["writer"])
-        return Record(**told, snapshot=Snapshot(state, snapshot.tuples)), name
+        fields = _understood(state.pop("carry"))
+        fields["writer"] = tuple(fields["writer"])
+        return Record(**fields, snapshot=Snapshot(state, snapshot.tuples)), name
 
 
 @dataclass(frozen=True)
@@ -459,13 +459,13 @@ def _read(path: Path) -> Kept:
     return Kept(record, path, name)
 
 
-def _understood(told: dict[str, Any]) -> dict[str, Any]:
+def _understood(fields: dict[str, Any]) -> dict[str, Any]:
     """What a file says, without the number of its format; ValueError where that is another one."""
-    told = dict(told)
-    found = told.pop("format", None)
+    fields = dict(fields)
+    found = fields.pop("format", None)
     if found != _FORMAT:
         raise ValueError(f"it has format {found!r}, this release reads {_FORMAT}")
-    return told
+    return fields
 
 
 def _head_of(record: Record, name: str, previous: Kept | None) -> Head:

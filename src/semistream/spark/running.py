@@ -149,7 +149,7 @@ def start(pipeline: Pipeline, frame: DataFrame) -> StreamingQuery:
 
 
 def follow(query: StreamingQuery, pipeline: Pipeline, stop: threading.Event, seen: Callable[[Totals], None]) -> Totals:
-    """Wait for the query to end, or end it when `stop` is set; `seen` is told of every batch.
+    """Wait for the query to end, or end it when `stop` is set; `seen` is called with every batch.
 
     A batch that is stopped half way is done again from the checkpoint when the pipeline is run next.
     """
@@ -178,17 +178,17 @@ def _add(totals: Totals, pipeline: Pipeline, query: str, progress: Mapping[str, 
     totals.batch = int(progress["batchId"])
     totals.batches += 1
     totals.rate_per_s = float(progress["processedRowsPerSecond"] or 0.0)
-    told = metrics.of(query, totals.batch)
-    totals.lag = _lag(progress, (told or {}).get("carried_oldest_s", 0.0))
+    values = metrics.of(query, totals.batch)
+    totals.lag = _lag(progress, (values or {}).get("carried_oldest_s", 0.0))
     names = _names(pipeline.enrichments)
     first, last = (metrics.of(query, totals.batch, name) for name in (names[0], names[-1]))
-    if not told or not first or not last:
+    if not values or not first or not last:
         return
     totals.rows_in += int(first["rows_in"])
     totals.rows_out += int(last["rows_out"])
     for name in _COUNTS:
-        setattr(totals, name, getattr(totals, name) + int(told[name]))
-    totals.cache_bytes = int(told["cache_bytes"])
+        setattr(totals, name, getattr(totals, name) + int(values[name]))
+    totals.cache_bytes = int(values["cache_bytes"])
     totals.master_version = int(last["master_version"])
 
 

@@ -117,15 +117,15 @@ class Drain:
     def resumed(self) -> Path | None:
         """Complete a drain that was cut short after its rows had appeared; returns where they are."""
         try:
-            told = read_sealed(self._note)[0]
+            note = read_sealed(self._note)[0]
         except FileNotFoundError:
             return None
         except ValueError as error:
             raise StoreError(
                 f"{self._note} cannot be read ({error}): look where its rows are, and remove it"
             ) from error
-        out = Path(told["out"])
-        mine = [(shard, kept) for shard, kept in self._full if kept.name in told["records"]]
+        out = Path(note["out"])
+        mine = [(shard, kept) for shard, kept in self._full if kept.name in note["records"]]
         if not out.exists() or not mine:
             # The rows never appeared, or all tuples have left since.
             with suppress(FileNotFoundError):

@@ -163,8 +163,8 @@ class RetailWarehouse:
             fact = enriched.selectExpr(*_FACT).writeStream.partitionBy("sale_date")
             fact = fact.option("checkpointLocation", str(self.folder / "checkpoint"))
             query = fact.start(self._table("fact_sales"), format="parquet")
-        told = os.environ.get("SPARK_LOCAL_DIRS") or self.spark.conf.get("spark.local.dir", None)
-        return Load(query, Path((told or tempfile.gettempdir()).split(",")[0]))
+        folders = os.environ.get("SPARK_LOCAL_DIRS") or self.spark.conf.get("spark.local.dir", None)
+        return Load(query, Path((folders or tempfile.gettempdir()).split(",")[0]))
 
     @cached_property
     def _sales(self) -> DataFrame:
@@ -193,11 +193,11 @@ class RetailWarehouse:
 
 @dataclass(frozen=True)
 class Batch:
-    """A finished micro-batch; `told` has the account of each enrichment (see `metrics`)."""
+    """A finished micro-batch; `values` has the account of each enrichment (see `metrics`)."""
 
     rows: int
     seconds: float
-    told: dict[str, dict[str, float]]
+    values: dict[str, dict[str, float]]
 
 
 class Load:
@@ -219,8 +219,8 @@ class Load:
             number = int(progress["batchId"])
             if number > self._seen and progress["numInputRows"]:
                 self._seen = number
-                told = {name: metrics.of(str(self._query.id), number, key) for name, key in ENRICHMENTS.items()}
-                known = {name: values for name, values in told.items() if values is not None}
+                values_of = {name: metrics.of(str(self._query.id), number, key) for name, key in ENRICHMENTS.items()}
+                known = {name: values for name, values in values_of.items() if values is not None}
                 yield Batch(int(progress["numInputRows"]), progress["durationMs"]["triggerExecution"] / 1000, known)
 
     def shared_bytes(self) -> int:

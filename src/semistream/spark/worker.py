@@ -292,35 +292,35 @@ def run(dimensions: tuple[Dimension, ...], batches: Iterator[pa.RecordBatch]) ->
         joins.append(WORKSHOP.attach(named, at, task, named.open_master(version), alone=False))
         chosen.append(plan)
     try:
-        for held, told in zip(joins, metrics, strict=True):
-            stream = told.timed("join", _finish(held, stream, told))
+        for held, task_metrics in zip(joins, metrics, strict=True):
+            stream = task_metrics.timed("join", _finish(held, stream, task_metrics))
         yield from stream
         upstream = metrics[0].seconds["input"]
-        for held, told in zip(joins, metrics, strict=True):
+        for held, task_metrics in zip(joins, metrics, strict=True):
             # What a join waited for its input is not its own.
-            total = told.seconds["join"]
-            told.seconds["join"], upstream = total - upstream, total
-            with told.phase("build"):
-                held.end(told.rows_in)
-        yield from (told.done(held) for held, told in zip(joins, metrics, strict=True))
-        for plan, told in zip(chosen, metrics, strict=True):
+            total = task_metrics.seconds["join"]
+            task_metrics.seconds["join"], upstream = total - upstream, total
+            with task_metrics.phase("build"):
+                held.end(task_metrics.rows_in)
+        yield from (task_metrics.done(held) for held, task_metrics in zip(joins, metrics, strict=True))
+        for plan, task_metrics in zip(chosen, metrics, strict=True):
             if plan is not None and first is not None:
-                hits, misses = told.values["hits"], told.values["misses"]
+                hits, misses = task_metrics.values["hits"], task_metrics.values["misses"]
                 plan[0].review(plan[1], first, hits, hits + misses)
     except BaseException:
         WORKSHOP.detach(joins)
         raise
 
 
-def _finish(held: OpenJoin, batches: Iterator[pa.RecordBatch], told: TaskMetrics) -> Iterator[pa.RecordBatch]:
+def _finish(held: OpenJoin, batches: Iterator[pa.RecordBatch], task_metrics: TaskMetrics) -> Iterator[pa.RecordBatch]:
     """All batches through one join, and what waits in it at the end."""
     begun = False
     for batch in batches:
         if not begun:
             held.begin()
-            told.mark(held)
+            task_metrics.mark(held)
             begun = True
-        told.rows_in += batch.num_rows
+        task_metrics.rows_in += batch.num_rows
         yield from held.join.push(as_described(held.dimension.stream_schema, batch))
     if begun:
         yield from held.join.drain()

@@ -232,7 +232,7 @@ def month_files(folder: Path, months: Sequence[int]) -> list[Path]:
     chosen = sorted(path for path in named if path.name[:3].lower() in wanted)
     if not chosen:
         raise StoreError(
-            f"{folder} holds no file of the months {', '.join(sorted(wanted))}; files are told by names that begin "
+            f"{folder} holds no file of the months {', '.join(sorted(wanted))}; files are known by names that begin "
             "with month and year, such as APR82L"
         )
     return chosen
