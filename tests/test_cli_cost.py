@@ -37,7 +37,7 @@ def test_explain(data: Path) -> None:
     common = ("--stream", data / "s.parquet", "--master", data / "r", "--on", KEY, "--memory", "400KB")
     text = said("explain", *common)
     assert text.exit_code == 0, text.output
-    for words in ("service rate", "hit rate", "reads a tuple", "longest delay", "runner-up", "a sample of 30,000"):
+    for words in ("service rate", "hit rate", "reads per tuple", "longest delay", "runner-up", "a sample of 30,000"):
         assert words in text.output
     printed = json.loads(said("explain", *common, "--algorithm", "cachejoin", "--run", "--json").stdout)
     assert printed["algorithm"] == "cachejoin"

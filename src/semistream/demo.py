@@ -29,7 +29,7 @@ from semistream.spark.session import running_session
 from semistream.spark.warehouse import ENRICHMENTS, Batch, Load, RetailWarehouse, SalesFile
 from semistream.workloads.retail import Retail
 
-#: Sales a second on average; bursts reach twice that.
+#: Sales per second on average; bursts reach twice that.
 RATE_PER_S = 40_000.0
 STORES = 200
 #: With this seed both long bursts and long lulls are in the first half minute.
@@ -117,7 +117,7 @@ class Summary:
 
 
 def load(warehouse: RetailWarehouse, rows: int, steps: Steps, pace: float = 1.0) -> Summary:
-    """All steps in a Spark session that is there; `pace` is how many seconds a second of sales takes."""
+    """All steps in a Spark session that is there; `pace` is how many seconds one second of sales takes."""
     sold = warehouse.shop
     with steps.step(f"making {sold.n_products:,} products, {sold.n_customers:,} customers, {sold.n_stores} stores"):
         warehouse.make_dimensions()

@@ -51,7 +51,7 @@ def drain(
     name: _Name = None,
     as_json: _Json = False,
 ) -> None:
-    """Finish what waits and write its rows as Parquet, to be added to the query's sink; then nobody waits."""
+    """Finish what waits and write its rows as Parquet, to be added to the query's sink; then no tuple waits."""
     with reported():
         require(checkpoint, "checkpoint")
         with compile_notice():

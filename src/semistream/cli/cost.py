@@ -35,7 +35,7 @@ _WARM_PART, _TUNE_TUPLES = 0.5, 400_000
 Master_ = Annotated[Path, typer.Option("--master", help="Master data: a page store, or Parquet.")]
 On = Annotated[str, typer.Option("--on", metavar="K[,K2]", help="Key columns; S=R where the names differ.")]
 Memory = Annotated[str, typer.Option("--memory", help="The budget of bytes.")]
-BatchRows = Annotated[int, typer.Option("--batch-rows", help="Stream tuples a batch.")]
+BatchRows = Annotated[int, typer.Option("--batch-rows", help="Stream tuples per batch.")]
 Direct = Annotated[bool, typer.Option("--direct", help="Read past the page cache (O_DIRECT).")]
 Profile = Annotated[
     str | None, typer.Option("--profile", metavar="FILE", help="A profile, or `papers` (default: this machine's).")
@@ -46,7 +46,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def calibrate(
     out: Annotated[Path | None, typer.Option(help="Where to store the profile (default: the cache folder).")] = None,
     folder: Annotated[Path | None, typer.Option(help="Folder on the disk that is to be measured.")] = None,
-    seconds: Annotated[float, typer.Option(help="No round of runs is begun after so many seconds.")] = 150.0,
+    seconds: Annotated[float, typer.Option(help="No round of runs begins after this many seconds.")] = 150.0,
     as_json: AsJson = False,
 ) -> None:
     """Measure what operations cost on this machine, and store it as the profile that predictions use."""

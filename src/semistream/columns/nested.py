@@ -1,4 +1,4 @@
-"""Nested Arrow columns as one self-contained binary value a row, and back.
+"""Nested Arrow columns as one self-contained binary value per row, and back.
 
 Operators keep, hash, spill and copy rows as flat bytes; a list or a struct is spread over many Arrow buffers.
 This codec gives each row of a nested column a blob of its own, without a Python step per row.
@@ -11,7 +11,7 @@ A blob is a small column store of one row. A node of the type tree that occurs n
     string    v u32 lengths, then the bytes   struct  each child in turn, v values each
     list, map v u32 sizes, then the child, sum(sizes) values    fixed-size list: the child, v * size values
 
-so a run of one row is contiguous in the column's buffer, and both directions are one pass a node in which
+so a run of one row is contiguous in the column's buffer, and both directions are one pass per node in which
 run r moves between the buffer and row r (`kernels/blobs.py`):
 
     column buffer  |run 0|run 1|run 2|...          encode: run r goes to cursor r, cursor r advances
@@ -56,7 +56,7 @@ def supports_nested(type: pa.DataType) -> bool:
 
 
 def encode_nested(array: pa.Array) -> pa.BinaryArray:
-    """One blob a row; a null row is an Arrow null, not a blob.
+    """One blob per row; a null row is an Arrow null, not a blob.
 
     >>> blobs = encode_nested(pa.array([[1, None], None, []]))
     >>> decode_nested(blobs, pa.list_(pa.int64())).to_pylist()
@@ -411,7 +411,7 @@ def _expand(starts: Int64s, sizes: Int64s) -> Positions:
 
 
 class _Reader:
-    """Walks the type as the writer did, with one cursor a row.
+    """Walks the type as the writer did, with one cursor per row.
 
     Throughout, `bounds` says which values of a node row r owns, and `slots` where they go: a value beneath a
     null struct was never written but needs a slot in the child array. None: as many slots as values.

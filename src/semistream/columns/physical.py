@@ -1,8 +1,8 @@
 """The border between Arrow's many types and the three shapes a kernel can move.
 
-Kernels know FIXED (so many bytes a value), BOOL (a bitmap) and VAR (bytes behind int32 offsets). Everything else
-is brought into one of these on the way in and restored on the way out, so a column of any type passes through a
-join untouched.
+Kernels know FIXED (the same number of bytes per value), BOOL (a bitmap) and VAR (bytes behind int32 offsets).
+Everything else is brought into one of these on the way in and restored on the way out, so a column of any type passes
+through a join untouched.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class PhysicalColumn:
         return array
 
     def to_logical(self, array: pa.Array) -> pa.Array:
-        """Raises `TooManyValuesError` when so many rows do not fit one array of the logical type."""
+        """Raises `TooManyValuesError` when the rows do not fit one array of the logical type."""
         if self.passes:
             return array
         return decode_nested(array, self.logical) if self.nested else from_plain(array, self.logical)
@@ -161,7 +161,7 @@ class PhysicalSchema:
         return result
 
     def decode_pieces(self, arrays: Sequence[pa.Array]) -> Iterator[list[pa.Array]]:
-        """Logical columns of all rows in order, cut where one array of their type does not hold so many."""
+        """Logical columns of all rows in order, cut where one array of their type does not hold them all."""
         try:
             yield self.decode(arrays)
         except TooManyValuesError:

@@ -109,7 +109,7 @@ def plain_bytes(array: pa.Array) -> Int64s:
 
 
 def cut_rows(arrays: Sequence[pa.Array], rows: int, most_rows: int, most_bytes: int) -> Iterator[tuple[int, int]]:
-    """Where to cut so many rows: first row and number of rows of each piece.
+    """Where to cut `rows` rows: first row and number of rows of each piece.
 
     A piece has at most `most_rows` rows, and in plain form the values of `arrays` (columns of varying width) take at
     most `most_bytes` in it, unless it is a single row.

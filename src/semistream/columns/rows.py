@@ -223,7 +223,7 @@ def take_paged(
 ) -> list[pa.Array] | int:
     """Physical arrays of picked rows; `columns[i]` is the paged column behind physical column i.
 
-    A number when they take more than `limit` bytes, or a VAR column passes 2 GiB: so many rows can be had.
+    A number when they take more than `limit` bytes, or a VAR column passes 2 GiB: the number of rows that fit.
     """
     row_bytes = physical.fixed_bytes
     if count > 1 and count * row_bytes > limit:

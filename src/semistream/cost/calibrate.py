@@ -54,7 +54,7 @@ _LEFT_NEAR = 0.25
 _STEP = 10_000
 _WARM, _MOST_WARM = 6 * _STEP, 45 * _STEP
 _TURNS, _LOOPS, _SHORTEST_TURN, _LONGEST_TURN = 3, 2, 2 * _STEP, 20 * _STEP
-#: the operators' short runs: which R, budget in bytes, exponent of the stream, tuples a push, whether each is drained
+#: the operators' short runs: which R, budget in bytes, exponent of the stream, tuples per push, whether each is drained
 _RUNS = (
     ("small", 500_000, 1.0, 10_000, False),
     ("large", 4_000_000, 0.0, 10_000, False),
@@ -391,7 +391,7 @@ def overlap(algorithm: str, runs: Runs, profile: CostProfile) -> UnitCost:
 def own_costs(runs: Runs, usual: dict[str, UnitCost]) -> dict[str, UnitCost]:
     """What runs take beyond what the unit costs explain: per chunk, per turn, per output row.
 
-    So few short runs tell so many costs apart only roughly; where they do not, an operator's cost is the usual one,
+    A few short runs tell the many costs apart only roughly; where they do not, an operator's cost is the usual one,
     where that is known.
     """
     prior = [usual[symbol].seconds if symbol in usual else 0.0 for symbol in _OWN]

@@ -19,7 +19,7 @@ Counters = tuple[str, ...]
 
 #: about what a core's own cache holds
 _NEAR_BYTES = 1 << 20
-#: operations that go to a place which nobody can foresee, in H_S or H_R or on R's pages: the more there is, the longer
+#: operations that go to a place which cannot be foreseen, in H_S or H_R or on R's pages: the more there is, the longer
 #: they take
 SCATTERED = ("c_H", "c_H_S", "c_A", "c_E", "c_L")
 _DEEP = "deep "
@@ -191,7 +191,7 @@ def operations_of(algorithm: str, symbol: str, counts: Mapping[str, float]) -> f
 
 
 def table_depth(M: float) -> float:
-    """Doublings of so many bytes beyond what the CPU keeps near."""
+    """Doublings of M bytes beyond what the CPU keeps near."""
     return math.log2(1.0 + M / _NEAR_BYTES)
 
 

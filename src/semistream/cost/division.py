@@ -51,8 +51,8 @@ def divide(
 ) -> Division:
     """Index, work arrays and disk buffers; what is left is for tables.
 
-    `share` is the part of M that the disk buffers get if nothing else is asked for, up to 4 MiB a buffer; `halves` how
-    many times a buffer's bytes are charged where that is not the number of buffers.
+    `share` is the part of M that the disk buffers get if nothing else is asked for, up to 4 MiB per buffer; `halves`
+    how many times a buffer's bytes are charged where that is not the number of buffers.
     """
     times = buffers if halves is None else halves
     total = s.M

@@ -1,4 +1,4 @@
-"""INLJ: one look-up and one read a tuple."""
+"""INLJ: one look-up and one read per tuple."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def inlj(s: Setting, profile: CostProfile) -> Prediction:
     """Index nested loop join; described in opcachejoin2020, without an equation.
 
     Memory: M = v_P, one page; more lets a call read for several tuples.
-    Cost:   c_loop = w·(c_I/O(v_P) + c_L + c_S + c_O), one read a tuple.
+    Cost:   c_loop = w·(c_I/O(v_P) + c_L + c_S + c_O), one read per tuple.
     """
     division = divide(s, share=_BUFFER_SHARE)
     if s.direct:

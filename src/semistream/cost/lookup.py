@@ -28,7 +28,7 @@ class Sweep:
 
 
 def sweep(s: Setting, division: Division, shares: Floats, tuples: float) -> Sweep:
-    """A sweep for so many tuples, which ask for pages with these shares.
+    """A sweep for `tuples` tuples, which ask for pages with these shares.
 
     Mapped pages cost no read call; what is counted is runs of neighbours. Direct reads go through the disk buffer, over
     gaps that are cheaper to read than to jump, as far as the buffer reaches: a gap takes room there as a page does. A
@@ -55,7 +55,7 @@ def sweep(s: Setting, division: Division, shares: Floats, tuples: float) -> Swee
 
 
 def _groups(pages: float, group: float, n_pages: int) -> float:
-    """Groups of so many pages on average: whole ones, of needed pages whose number varies from sweep to sweep."""
+    """Groups of `group` pages on average: whole ones, of needed pages whose number varies from sweep to sweep."""
     empty = max(1.0 - pages / n_pages, 1e-12)
     spread = math.sqrt(max(n_pages * (empty - (1.0 - math.log(empty)) * empty**2), 1e-12))
     more = (math.erfc((full * group + 0.5 - pages) / (spread * math.sqrt(2.0))) / 2 for full in range(1, 64))
@@ -63,5 +63,5 @@ def _groups(pages: float, group: float, n_pages: int) -> float:
 
 
 def chunk_tuples(s: Setting, division: Division) -> float:
-    """Tuples a chunk on average: a batch is cut into chunks, the last one short."""
+    """Tuples per chunk on average: a batch is cut into chunks, the last one short."""
     return s.batch / -(-s.batch // division.chunk)

@@ -1,4 +1,4 @@
-"""Micro-runs of the real kernels and parts: how many seconds so many operations take.
+"""Micro-runs of the real kernels and parts: how many seconds a number of operations takes.
 
 Each function prepares what it needs and gives a call to be timed, for a small and a large number of operations. What an
 operation costs is the slope between the two; what a call costs besides is not counted here, it is part of a turn.

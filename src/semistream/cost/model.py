@@ -34,10 +34,10 @@ class Prediction:
     symbols: Mapping[str, float]
     #: operations per stream tuple, named as in `join.stats`, "chunks" and `deep_counts`
     counts: Mapping[str, float]
-    #: stream tuples a turn of the main loop, and what the turn takes
+    #: stream tuples per turn of the main loop, and what the turn takes
     w: float
     c_loop: float
-    #: seconds a turn by term; their sum is the papers' serial c_loop
+    #: seconds per turn by term; their sum is the papers' serial c_loop
     terms: Mapping[str, float]
     hit_rate: float
     #: stream tuples that come while a tuple waits: on average over all tuples, and at most
@@ -134,7 +134,7 @@ def group_shares(keys: KeyClasses, groups: int, contiguous: bool) -> Floats:
 
 @dataclass(frozen=True)
 class Shared:
-    """How loads are shared: loads a waiting tuple, and how long (in such tuples) one waits at most."""
+    """How loads are shared: loads per waiting tuple, and how long (in such tuples) one waits at most."""
 
     loads: float
     longest: float
@@ -147,7 +147,7 @@ def oldest_first(shares: Floats, h_S: float, absent: float = 0.0) -> Shared:
     """HYBRIDJOIN's disk phase: the oldest tuple picks the load, and all that wait for the same group leave with it.
 
     A group asked for with probability P is loaded when its first tuple has become the oldest, L tuples after it
-    came; then 1/P tuples pass until the next one. So it is loaded P / (1 + P·L) times a tuple, each time for 1 + P·L
+    came; then 1/P tuples pass until the next one. So it is loaded P / (1 + P·L) times per tuple, each time for 1 + P·L
     tuples. L is where those that wait, P·L·(1 + P·L/2) / (1 + P·L) a group, fill H_S. Where H_S is small every load
     serves one tuple; where it is large, twice h_S over the number of groups: twice MESHJOIN's, for a tuple waits
     half as long.
@@ -171,12 +171,12 @@ def oldest_first(shares: Floats, h_S: float, absent: float = 0.0) -> Shared:
 
 
 def needed_pages(shares: Floats, tuples: float) -> float:
-    """Different pages that so many tuples need."""
+    """Number of different pages that `tuples` tuples need."""
     return float(-np.expm1(-shares * tuples).sum())
 
 
 def page_runs(pages: float, n_pages: float, gap_pages: float) -> float:
-    """Reads for so many of the pages of R when neighbours up to `gap_pages` apart come in one read.
+    """Reads for `pages` of the pages of R when neighbours up to `gap_pages` apart come in one read.
 
     With needed pages spread at random the way to the next one is geometric.
     """

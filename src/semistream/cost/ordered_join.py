@@ -17,7 +17,7 @@ _PLAN_BYTES, _REORDER_BYTES = 56, 40
 _PLAN_SHARE = 0.12
 _ANSWER_SHARE = 0.25
 _MOST_CODES = 1 << 20
-#: counts are halved after five tuples a cached key; what they tell is worth twice that
+#: counts are halved after five tuples per cached key; what they tell is worth twice that
 _WINDOW_PER_KEY = 10.0
 
 
@@ -39,10 +39,10 @@ def ordered_join(s: Setting, profile: CostProfile) -> Prediction:
     queue = arena(size, slot)
     h_Q = float(queue.extents * queue.slots(slot))
     spare -= size
-    a_code = _PLAN_BYTES + (_REORDER_BYTES if s.order == "frequency" else 0)
-    codes = min(int(_ANSWER_SHARE * spare / key_bytes(s)), int(_PLAN_SHARE * spare) // a_code)
+    bytes_per_code = _PLAN_BYTES + (_REORDER_BYTES if s.order == "frequency" else 0)
+    codes = min(int(_ANSWER_SHARE * spare / key_bytes(s)), int(_PLAN_SHARE * spare) // bytes_per_code)
     codes = min(max(codes, 16), _MOST_CODES)
-    spare -= codes * a_code
+    spare -= codes * bytes_per_code
     h_R = max(int(0.98 * spare / key_bytes(s)), 8)
     kept = h_R - min(_ANSWER_SHARE * h_R, codes)
     cached = s.keys.recorded(kept, _WINDOW_PER_KEY * h_R, entry=1.0)
@@ -72,7 +72,7 @@ def ordered_join(s: Setting, profile: CostProfile) -> Prediction:
         profile,
         counts,
         division,
-        memory=memory_of(0, waiting_queue=size, access_plan=codes * a_code, cache=spare),
+        memory=memory_of(0, waiting_queue=size, access_plan=codes * bytes_per_code, cache=spare),
         symbols={"h_R": h_R, "h_Q": h_Q, "w_N": w * (1 - missed), "w_S": w * missed, "p_N": 1 - missed},
         delay=full / 2,
         longest_delay=full,

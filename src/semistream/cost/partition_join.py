@@ -18,14 +18,14 @@ _LEAST_PARTITIONS = 16
 _DEADLINE_FILLS = 10
 _LIST_BYTES = 12
 _LEAST_GROUP = 64
-#: utilities are halved after eight stream tuples a page: on average they hold twelve
+#: utilities are halved after eight stream tuples per page: on average they hold twelve
 _WINDOW_PER_PAGE = 12.0
 
 
 def partition_join(s: Setting, profile: CostProfile) -> Prediction:
     """PARTITIONJOIN; described in ssbj2019 section 2.3 and oxhybridjoin2012 section 2, without an equation.
 
-    Memory: M = h_S·v_S + l·v_P + 32 bytes a partition + 4 bytes a page, l partitions in memory.
+    Memory: M = h_S·v_S + l·v_P + 32 bytes per partition + 4 bytes per page, l partitions in memory.
     Cost:   c_loop = c_I/O(partition) + w·(c_S + c_L + c_O) + w_S·(c_A + c_L + c_E).
 
     The partition with the most waiting tuples is loaded, so all are loaded at about the same number n and hold n/2 on

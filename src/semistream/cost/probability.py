@@ -93,7 +93,7 @@ class KeyClasses:
 
     @property
     def rows_per_tuple(self) -> float:
-        """Output rows a stream tuple gives on average: the mean of m over the stream."""
+        """Output rows per stream tuple on average: the mean of m over the stream."""
         return float((self.count * self.p * self.m).sum())
 
     def p_N(self, cached: Floats) -> float:
@@ -141,7 +141,7 @@ class KeyClasses:
         return KeyClasses(left[keep], self.p[keep] / share, self.m[keep])
 
     def distinct(self, tuples: float) -> float:
-        """Expected number of different keys among so many stream tuples."""
+        """Expected number of different keys among `tuples` stream tuples."""
         return float((self.count * -np.expm1(-self.p * tuples)).sum())
 
 
@@ -218,7 +218,7 @@ class FrequencySample:
     Counting a batch is one sort (`np.unique`) and merging it with the summary another, so there is no loop over
     tuples; when more than `capacity` keys are known, all counts are lowered by that of the first one too many. A
     count is then too small by at most `seen / capacity`, which is nothing for the keys that matter. A sketch library
-    would do the same, but takes one tuple a call.
+    would do the same, but takes one tuple per call.
     """
 
     def __init__(self, capacity: int = 1 << 17) -> None:
@@ -284,7 +284,7 @@ class FrequencySample:
         return self._tail_exponent(self._sure(domain))
 
     def top_share(self, keys: int) -> float:
-        """Share of the stream that the so many most frequent keys had, at least."""
+        """Share of the stream that the `keys` most frequent keys had, at least."""
         top = np.sort(self.counts)[::-1][:keys]
         return float(top.sum()) / self.seen if self.seen else 0.0
 

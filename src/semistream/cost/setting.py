@@ -50,7 +50,7 @@ class Setting:
     v_O: float
     #: total memory in bytes
     M: int
-    #: who is in the stream
+    #: the keys of the stream
     keys: KeyClasses
     #: bytes for finding pages; "key" or "frequency": how R is ordered
     index_bytes: int
@@ -84,7 +84,7 @@ class Setting:
 
     @property
     def rows_out(self) -> float:
-        """Output rows a stream tuple."""
+        """Output rows per stream tuple."""
         absent = self.keys.absent_share
         if self.how == "semi":
             return 1.0 - absent
@@ -93,13 +93,13 @@ class Setting:
         return self.keys.rows_per_tuple + (absent if self.how == "left" else 0.0)
 
     def buffer_bytes(self, pages: int) -> int:
-        """Bytes of a disk buffer of so many pages: the pages, aligned, their key codes and their tables."""
+        """Bytes of a disk buffer of `pages` pages: the pages, aligned, their key codes and their tables."""
         span = min(pages, self.n_pages) if self.has_buffer else 0
         size = -(-int(span * self.v_P) // ALIGNMENT) * ALIGNMENT + 2 * ALIGNMENT if self.has_buffer else 0
         return size + 8 * pages * self.page_rows + self.held_fixed + pages * self.held_bytes
 
     def read_bytes(self, pages: int) -> float:
-        """Bytes that a load of so many pages counts."""
+        """Bytes that a load of `pages` pages counts."""
         if not self.has_buffer:
             return pages * self.page_rows * self.read_row_bytes
         return self.buffer_bytes(pages) - 8 * pages * self.page_rows - self.held_fixed - pages * self.held_bytes
@@ -191,7 +191,7 @@ class Setting:
         drained: bool = False,
         options: Mapping[str, float] | None = None,
     ) -> Setting:
-        """The papers' relations, 120 bytes a master and 20 a stream tuple, in a page store nobody has built."""
+        """The papers' relations, 120 bytes per master tuple and 20 per stream tuple, in a store that is not built."""
         if R_t < 0 or M < 1:
             raise ConfigError(f"R_t={R_t}, M={M}: allowed are sizes from 0 tuples and from 1 byte")
         columns = 15

@@ -18,9 +18,9 @@ from semistream.kernels.chance import beyond_chance
 from semistream.parts.cache import MAX_LOAD
 from semistream.parts.key_filter import FilterPlan
 
-#: a directory grows by a quarter when it is 90 % full: on average it has this many entries a key
+#: a directory grows by a quarter when it is 90 % full: on average it has this many entries per key
 _DIRECTORY_SLACK = 1.2
-#: the directory begins with this part of the tables; so many extents are kept free for what a step may collect
+#: the directory begins with this part of the tables; this many extents are kept free for what a step may collect
 _FIRST_DIRECTORY, _EXTENTS_AHEAD = 0.02, 2
 _DRAINED_ROUNDS = 8
 
@@ -30,11 +30,11 @@ def ssbj(s: Setting, profile: CostProfile) -> Prediction:
 
     Memory (eq 1): M = (b + h_R·f)·v_R + w_S·(R_t/b)·(v_P + f·v_S).
     Cost (eq 2):   c_loop = c_I/O(b) + b·(c_H + c_B) + w_N·(c_S + c_H + c_O) + w_S·(c_E + c_S + c_A + c_O).
-    Rate (eqs 3-6): mu = (w_N + w_S) / c_loop; the memory is given, W = k·w tuples an R-cycle are looked for.
+    Rate (eqs 3-6): mu = (w_N + w_S) / c_loop; the memory is given, W = k·w tuples per R-cycle are looked for.
 
-    A key is cached while m·v_R + entry < n·v_S (Theorem 2), n its tuples an R-cycle. SSBJ sees n through one cycle when
-    it lets a key in and through three or ten when it looks again, so a key near the border is in the cache for a
-    part of the time; that part is the balance of both. c_B is priced for tuples switched, not for all of b.
+    A key is cached while m·v_R + entry < n·v_S (Theorem 2), n its tuples per R-cycle. SSBJ sees n through one cycle
+    when it lets a key in and through three or ten when it looks again, so a key near the border is in the cache for
+    a part of the time; that part is the balance of both. c_B is priced for tuples switched, not for all of b.
 
     Options: switching_factor.
     """
@@ -78,7 +78,7 @@ def ssbj(s: Setting, profile: CostProfile) -> Prediction:
     h_S = waiting
     turn = cycle(s, division.pages, h_S, missed)
     for _ in range(_DRAINED_ROUNDS if s.drained else 0):
-        # A batch that is drained makes cycles short: fewer tuples a cycle are worth a place in the cache.
+        # A batch that is drained makes cycles short: fewer tuples per cycle are worth a place in the cache.
         cached, _ = _in_cache(s, turn.tuples, v_S, entry, passing)
         missed = max(float((s.keys.count * s.keys.p * (passing - cached)).sum()), 1e-9)
         turn = cycle(s, division.pages, h_S, missed)
@@ -103,7 +103,7 @@ def ssbj(s: Setting, profile: CostProfile) -> Prediction:
 
 
 def _in_cache(s: Setting, W: float, v_S: float, entry: float, passing: Floats) -> tuple[Floats, Floats]:
-    """Part of the time each key is cached, and how often it moves in (and out) an R-cycle.
+    """Part of the time each key is cached, and how often per R-cycle it moves in (and out).
 
     `passing` is the part of the keys that the filter lets through; the others are never seen.
 

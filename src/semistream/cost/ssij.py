@@ -12,7 +12,7 @@ from semistream.cost.setting import Setting
 def ssij(s: Setting, profile: CostProfile) -> Prediction:
     """SSIJ; described in ssbj2019 section 2.3, without an equation ("does not include a mathematical cost model").
 
-    Memory: M = h_S·v_S + l·v_P + 24 bytes a block of R, cache of l blocks.
+    Memory: M = h_S·v_S + l·v_P + 24 bytes per block of R, cache of l blocks.
     Cost:   c_join = w·(c_S + c_L + c_O) + w_S·(c_A + c_L + c_E) + c_I/O(blocks the stream buffer needs).
 
     One join phase works off a full stream buffer of w_S tuples, which lack the l most useful blocks.

@@ -12,7 +12,7 @@ from semistream.cost.setting import Setting
 _CACHE_SHARE = 0.4
 #: Counts are halved every R-cycle: mean 2 and variance 4/3 of a cycle's, so they tell as much as three cycles do.
 _CYCLES_REMEMBERED = 3.0
-#: evictions a cycle above which the threshold rises, as a part of the cache
+#: evictions per cycle above which the threshold rises, as a part of the cache
 _CHURN = 0.05
 #: more hits make longer cycles, and these more hits; it is enough when the misses change by less than this
 _SETTLED = 1e-3
@@ -66,6 +66,6 @@ def ssj(s: Setting, profile: CostProfile) -> Prediction:
 
 
 def _turnover(s: Setting, cached: Floats, h_R: float) -> float:
-    """Tuples that change in the cache a cycle: those on the border, and no more than the threshold lets in."""
+    """Tuples that change in the cache per cycle: those on the border, and no more than the threshold lets in."""
     border = float((s.keys.count * s.keys.m * cached * (1 - cached)).sum())
     return min(border / _CYCLES_REMEMBERED, _CHURN * h_R)

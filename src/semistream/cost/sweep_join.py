@@ -14,7 +14,7 @@ from semistream.parts.cache import MAX_LOAD
 
 _BUFFER_SHARE = 0.05
 _SKETCH_BYTES_PER_KEY = 4
-#: tuples a key of the cache after which the sketch is halved
+#: tuples per key of the cache after which the sketch is halved
 _WINDOW_PER_KEY = 40.0
 #: part of the misses that drive out a cached key, as runs show it: most where keys are alike and few are cached, for
 #: then the sketch takes one for another all the time

@@ -193,7 +193,7 @@ def _rate(found: Prediction, serial: bool) -> float:
 def tune_page_rows(
     algorithm: str, setting: Setting, profile: CostProfile, choices: Sequence[int] = (16, 64, 256, 1024, 4096)
 ) -> dict[int, float]:
-    """Predicted service rate by rows a page, which is decided when the store is built."""
+    """Predicted service rate by rows per page, which is decided when the store is built."""
     frame = setting.v_P - setting.page_rows * setting.row_bytes
     per_page = setting.index_bytes / max(setting.n_pages, 1)
     rates = {}

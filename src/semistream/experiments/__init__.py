@@ -1,1 +1,1 @@
-"""The papers' figures and ours, measured again: one file a question, tidy results out."""
+"""The papers' figures and ours, measured again: one file per question, tidy results out."""

@@ -159,13 +159,13 @@ def _run_growth(lab: Lab) -> Iterator[Point]:
 
 
 def _as_cost(point: Point) -> Point:
-    """A rate as microseconds a tuple; the interval turns round."""
+    """A rate as microseconds per tuple; the interval turns round."""
     low, high = (1e6 / bound if bound > 0 else float("inf") for bound in (point.high, point.low))
     return Point(point.figure, point.way, point.series, point.x, 1e6 / point.y, low, high, point.n, point.settings)
 
 
 def _predicted(lab: Lab, algorithm: str, rows: int, memory: int, way: Way) -> float | None:
-    """Microseconds a tuple by the cost model; None where the budget is too small."""
+    """Microseconds per tuple by the cost model; None where the budget is too small."""
     setting = Setting.sketch(rows, memory, zipf(rows, 1.0), direct=lab.direct, batch=batch_rows(memory))
     try:
         return 1e6 / predict_join(algorithm, setting, lab.profiles[way]).service_rate_per_s

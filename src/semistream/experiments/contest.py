@@ -97,7 +97,7 @@ def perform(task: Task) -> dict[str, Any]:
             first = show.batch(rows)
             patient = first < _LONG_BATCH_SECONDS
             if not patient:
-                # Whoever takes so long learns nothing that would show in a second one.
+                # A contestant that takes so long learns nothing that would show in a second one.
                 turns.append({"batch": rows, "tuples": rows, "seconds": first})
             until = time.perf_counter() + task.most_seconds
             for number in range(task.turns if patient else 0):

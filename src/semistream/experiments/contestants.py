@@ -1,8 +1,8 @@
 """What else joins a batch of the stream with R today, each the way its users do it.
 
-All take one batch and give its joined rows as an Arrow table: stream columns, then master columns. Who scans R does so
-for each batch; who looks keys up does it through an index on disk. Only ours and the LRU cache have a limit of memory.
-Their libraries are no dependencies of this package: they are imported when a contestant is opened.
+All take one batch and give its joined rows as an Arrow table: stream columns, then master columns. Those that scan R do
+so for each batch; those that look keys up do it through an index on disk. Only ours and the LRU cache have a limit of
+memory. Their libraries are no dependencies of this package: they are imported when a contestant is opened.
 """
 
 from __future__ import annotations

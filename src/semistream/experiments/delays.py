@@ -152,7 +152,7 @@ def _at_full_speed(
     profiles: dict[str, CostProfile],
     ways: tuple[Way, ...],
 ) -> tuple[dict[str, Any], dict[str, float]]:
-    """Time from push to output row in so many batches; of their first half, for those of the second may still wait."""
+    """Time from push to output row in `count` batches; of their first half, for those of the second may still wait."""
     clocks = {way: clock_of(way, join, profiles) for way in ways}
     loaded = {way: np.empty(count) for way in ways}
     stays: dict[str, list[np.ndarray]] = {way: [] for way in ways}
@@ -174,7 +174,7 @@ def _at_full_speed(
 def _at_rate(
     join: SemiStreamJoin, stream: SyntheticStream, first: int, tuples: int, rate: float, clock: Clock
 ) -> np.ndarray:
-    """Seconds that each of so many tuples spent in the stream buffer, at so many arrivals a second."""
+    """Seconds that each of `tuples` tuples spent in the stream buffer, at `rate` arrivals per second."""
     waits = []
     taken = 0
     while taken < tuples:

@@ -48,7 +48,7 @@ def _market(lab: Lab) -> Iterator[Point]:
 
 
 def _matching(lab: Lab) -> Iterator[Point]:
-    """Share of the stream that matches the first so many tuples of R in order of frequency."""
+    """Share of the stream that matches the first tuples of R in order of frequency, by their number."""
     parts = [np.cumsum(part) for part in _ranked(lab)]
     total = float(harmonic(_keys(lab), 1.0))
     for rank in np.unique(np.geomspace(1, _keys(lab), _CURVE_POINTS).astype(np.int64)):

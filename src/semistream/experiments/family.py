@@ -31,8 +31,8 @@ SKEW_AXIS = Axis("skew (Zipf exponent)")
 PAPER_V_S = 24
 
 W_STAR = (
-    "The best any cache can do is W*, where every key is kept in whichever form takes fewer bytes: with "
-    "120 and 24 bytes a tuple it allows {ratio} times MESHJOIN's tuples in an R-cycle{place}, so the claimed factor is "
+    "The best any cache can do is W*, where every key is kept in whichever form takes fewer bytes: with 120 "
+    "and 24 bytes per tuple it allows {ratio} times MESHJOIN's tuples in an R-cycle{place}, so the claimed factor is "
     "more than the memory of this setting can give."
 )
 

@@ -94,7 +94,7 @@ class Lab:
         self._masters.clear()
 
     def _machine(self, given: CostProfile | None) -> CostProfile:
-        """This machine's unit costs, measured once an out folder: a second run prices as the first did."""
+        """This machine's unit costs, measured once per out folder: a second run prices as the first did."""
         path = self.out / PROFILE_FILE
         if path.exists():
             kept = CostProfile.load(path)

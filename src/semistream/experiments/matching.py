@@ -52,7 +52,7 @@ def _measure(lab: Lab, *, figure: str, phase: str, settings: Callable[[Lab], Set
         if run is None:
             continue
         place = run.symbols[symbol] if x is None else x
-        yield lab.point(figure, "counts", MEASURED, place, run.a_loop(*_PHASES[phase]), run)
+        yield lab.point(figure, "counts", MEASURED, place, run.per_loop(*_PHASES[phase]), run)
         try:
             predicted = predict_join("ssj", lab.setting(source, memory, options), lab.profiles["papers"])
         except BudgetError:
@@ -77,7 +77,7 @@ def _figure(number: str, phase: str, settings: Callable[[Lab], Settings], symbol
         figure,
         f"{phase} of SSJ against {what}",
         x,
-        Axis(phase, "tuples a turn"),
+        Axis(phase, "tuples per turn"),
         f"Calculated and measured {phase}, the tuples that a turn of the main loop serves through {through}, "
         f"correspond well while {what} varies (no number is given, we hold the median to 15 %).",
         partial(_measure, figure=figure, phase=phase, settings=settings, symbol=symbol),

@@ -111,7 +111,7 @@ def _needed(
 
 
 _REASON = (
-    "Memory for a rate can differ by no more than W* allows: with 120 and 24 bytes a tuple, and R a fifth of this "
+    "Memory for a rate can differ by no more than W* allows: with 120 and 24 bytes per tuple, and R a fifth of this "
     "scale's, MESHJOIN needs about four times the memory of the best cache there is, and the tuples that SSBJ serves "
     "more cost CPU time besides."
 )
@@ -166,7 +166,7 @@ FIGURES = (
         "Memory against the size of R: SSBJ and MESHJOIN",
         Axis("size of R", "tuples"),
         _MEMORY,
-        "For one arrival rate (51,242 tuples a second there; here one that both reach at every size) MESHJOIN needs "
+        "For one arrival rate (51,242 tuples per second there; here one that both reach at every size) MESHJOIN needs "
         "7 times the memory of SSBJ with R of 20 million tuples and 5 times with 80 million (skew 1).",
         _figure_4b,
         judge_4b,

@@ -18,7 +18,7 @@ class RowCache:
         self.capacity = max(memory // (8 * width + _ENTRY_BYTES), 1)
         self._values = np.empty((self.capacity, width), dtype=np.int64)
         self._free = np.arange(self.capacity)
-        # One entry a row, in the order of keys.
+        # One entry per row, in the order of keys.
         self._keys = np.empty(0, dtype=np.int64)
         self._slots = np.empty(0, dtype=np.int64)
         self._used = np.empty(0, dtype=np.int64)

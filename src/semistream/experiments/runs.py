@@ -1,4 +1,4 @@
-"""Finished runs, one JSON object a line, found again by their settings.
+"""Finished runs, one JSON object per line, found again by their settings.
 
 Figures share runs, and one that was broken off goes on where it stopped. A line is written when its run is complete;
 the last line of a killed process may be torn, and is then made anew.

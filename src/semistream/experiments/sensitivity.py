@@ -67,7 +67,7 @@ def judge_6b(points: Sequence[Point]) -> Verdict:
     return judge(
         points,
         lambda curves: [best_inside(curves, "ssbj", " tuples")],
-        "A scan pays its one seek an R-cycle whatever its buffer is; what a larger buffer saves is the overhead of "
+        "A scan pays its one seek per R-cycle whatever its buffer is; what a larger buffer saves is the overhead of "
         "more and smaller reads, which is little on the papers' clock and more on a machine whose loop has a cost of "
         "its own.",
     )

@@ -57,7 +57,7 @@ class Source(ABC):
         """S in batches of one size, without end."""
 
     def classes(self) -> KeyClasses:
-        """Who is in the stream, for the formulas."""
+        """The keys of the stream, for the formulas."""
         raise ConfigError(f"the keys of {self.store_name} follow no law that a formula could use")
 
 

@@ -100,7 +100,7 @@ def perform(task: SparkTask, folder: Path) -> dict[str, dict[str, Seconds]]:
 
 
 def _write_stream(task: SparkTask, folder: Path) -> list[Path]:
-    """A file a task and micro-batch; the times of the files are their order."""
+    """A file per task and micro-batch; the times of the files are their order."""
     folder.mkdir(parents=True)
     stream = SyntheticStream(task.rows, task.skew, task.seed)
     each = task.batch // _TASKS

@@ -17,7 +17,7 @@ from semistream.experiments.runs import Estimate
 from semistream.experiments.spark_contest import HINTED, HINTS, HOWS, NATIVE, OURS, SparkTask, compete, spark_is_there
 
 FIGURE = "peers-spark"
-#: Spark's own join takes seconds a batch already there
+#: Spark's own join takes seconds per batch already there
 _MOST_ROWS = 500_000
 _BATCH_SHARE = 0.1
 _LEAST_MEMORY = 16_000_000
@@ -66,7 +66,7 @@ def _rate(task: SparkTask, seconds: Sequence[float]) -> Estimate:
     return Estimate.of([task.batch / each for each in seconds])
 
 
-#: what we expect: so many times the rate of the other, for each kind of join
+#: what we expect: this many times the rate of the other, for each kind of join
 EXPECTED = {(NATIVE, "inner"): 2.0, (NATIVE, "left"): 5.0, (HINTED, "inner"): 1.5, (HINTED, "left"): 1.5}
 
 

@@ -24,7 +24,7 @@ from semistream.experiments.runs import Estimate
 from semistream.operators.base import SemiStreamJoin
 
 #: Steady: hits change by no more than this share of the stream from one round of blocks to the next, and waiting tuples
-#: and turns a tuple by no more than this part of themselves.
+#: and turns per tuple by no more than this part of themselves.
 _HITS_CHANGE, _OTHER_CHANGE = 0.01, 0.05
 _FILLINGS = 1.5
 _LOADS_PER_TURN = 20
@@ -46,7 +46,7 @@ class WarmUp:
 
 
 #: SSBJ moves keys over three R-cycles, so its turns are three cycles together. The scans without a cache are steady
-#: when H_S has been filled once. SSJ changes its cache once a cycle, and its threshold stays for some of them.
+#: when H_S has been filled once. SSJ changes its cache once per cycle, and its threshold stays for some of them.
 _SSBJ = WarmUp(3, 3, 3, 4, 0.5)
 _SCANS = WarmUp(1, 1, 1)
 _SSJ = WarmUp(1, 8, 16)
@@ -63,7 +63,7 @@ WARM_UPS = {
 
 
 def batch_rows(memory: int) -> int:
-    """Stream tuples a push: a twentieth of what could wait in the memory."""
+    """Stream tuples per push: a twentieth of what could wait in the memory."""
     return max(_LEAST_BATCH, min(memory // _V_S // 20, _MOST_BATCH))
 
 
@@ -102,12 +102,12 @@ class Warmed:
     block_tuples: int
     loop_tuples: float
     hits: list[float]
-    #: whether the rounds came to rest within their limit
+    #: whether the rounds became steady within their limit
     steady: bool
 
 
 def warm(join: SemiStreamJoin, stream: Iterator[pa.RecordBatch], batch: int) -> Warmed:
-    """Push rounds of blocks until they come to rest."""
+    """Push rounds of blocks until they are steady."""
     rule = WARM_UPS.get(join.name, _LEARNS)
     hits: list[float] = []
     others: list[tuple[float, float]] = []
@@ -146,7 +146,7 @@ def _block(join: SemiStreamJoin, stream: Iterator[pa.RecordBatch], hits: float) 
 
 
 def _turn(join: SemiStreamJoin, stream: Iterator[pa.RecordBatch], batch: int, count: int) -> dict[str, Any]:
-    """One measured turn of so many batches; they are made before the clock starts."""
+    """One measured turn of `count` batches; they are made before the clock starts."""
     batches = list(islice(stream, count))
     before = copy.copy(join.stats)
     start = time.perf_counter()
@@ -211,14 +211,14 @@ class Run:
         return [sum(turn["counts"][name] for name in counters) for turn in self._turns(way)]
 
     def rate(self, way: Way) -> Estimate:
-        """Stream tuples a second."""
+        """Stream tuples per second."""
         return Estimate.ratio(self.counted("tuples_in", way=way), self.seconds(way))
 
     def loop_cost(self, way: Way) -> Estimate:
         """c_loop: seconds of one turn of the operator's main loop."""
         return Estimate.ratio(self.seconds(way), self.counted("iterations", way=way))
 
-    def a_loop(self, *counters: str) -> Estimate:
+    def per_loop(self, *counters: str) -> Estimate:
         """How often something was counted in one turn of the main loop."""
         return Estimate.ratio(self.counted(*counters), self.counted("iterations"))
 

@@ -180,16 +180,16 @@ def pop_front(arena, extents, pool):
 
 
 @njit("int64(int64[::1], int64, int64, int64, int64, int64, int64)", cache=True, nogil=True)
-def fit_prefix(var_bytes, count, slots_ready, slots_an_extent, blocks_ready, blocks_an_extent, spare_extents):
+def fit_prefix(var_bytes, count, slots_ready, slots_per_extent, blocks_ready, blocks_per_extent, spare_extents):
     """How many of the first `count` rows fit, given slots and blocks at hand and extents to spare."""
     blocks = 0
     for i in range(count):
         blocks += (var_bytes[i] + BLOCK_ROOM - 1) // BLOCK_ROOM
         extents = 0
         if i + 1 > slots_ready:
-            extents += (i + 1 - slots_ready + slots_an_extent - 1) // slots_an_extent
+            extents += (i + 1 - slots_ready + slots_per_extent - 1) // slots_per_extent
         if blocks > blocks_ready:
-            extents += (blocks - blocks_ready + blocks_an_extent - 1) // blocks_an_extent
+            extents += (blocks - blocks_ready + blocks_per_extent - 1) // blocks_per_extent
         if extents > spare_extents:
             return i
     return count

@@ -33,7 +33,7 @@ def gather_runs(target, bounds, source, cursor):  # type: ignore[no-untyped-def]
 
 @njit("void(uint8[::1], int64[::1], uint8[::1], int64[::1])", cache=True, nogil=True)
 def pack_runs(packed, packed_bounds, flags, bounds):  # type: ignore[no-untyped-def]
-    """One bit a flag, least significant first; `packed` must come zeroed."""
+    """One bit per flag, least significant first; `packed` must come zeroed."""
     for row in range(bounds.size - 1):
         at = packed_bounds[row]
         for position in range(bounds[row + 1] - bounds[row]):

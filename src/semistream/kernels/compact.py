@@ -27,7 +27,7 @@ from semistream.kernels.rows import NIL
 
 @njit("void(int64[::1], int64[::1], int64[::1], int32[::1])", cache=True, nogil=True)
 def live_rows(entries, arena, pool, live):
-    """Count live rows an extent into `live`; extents the pool owns without any get 0, others -1."""
+    """Count live rows per extent into `live`; extents the pool owns without any get 0, others -1."""
     live[:] = -1
     reference = pool[P_FREE]
     while reference != NIL:

@@ -1,6 +1,6 @@
 """Choosing the keys of the next shared cache among those of several caches, in two passes and without a list of them.
 
-A key's worth is its count a byte. The first pass adds up bytes by class of worth; whoever builds the cache finds the
+A key's worth is its count per byte. The first pass adds up bytes by class of worth; whoever builds the cache finds the
 class at which the room ends; the second pass lists the keys above it, a group of rows at a time.
 """
 

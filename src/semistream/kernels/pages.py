@@ -246,7 +246,7 @@ def layout_pages(base, buffers, kinds, data, valid, offs):
 def locate_in_table(fd, fences, codes, address, blocks, gap_blocks, page_rows, first, last, result):
     """Page range of the run of every code through the second index; -1, -1 where the code is absent.
 
-    `fences` is the first code of every block of the file, `address` room for so many `blocks` of it.
+    `fences` is the first code of every block of the file, `address` room for `blocks` of them.
     `result`: preads, then -1 or the block that failed, then 0 for a failed read and 1 for a wrong checksum.
     """
     result[0] = 0

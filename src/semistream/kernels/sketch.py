@@ -21,7 +21,7 @@ def _places(code, size):
 
 @njit("void(int64[::1], int64[::1], uint8[:,::1], int64[::1])", cache=True, nogil=True)
 def sketch_add(codes, times, table, out):
-    """Count each code so many times more; its new estimate goes to `out`."""
+    """Count each code `times` times more; its new estimate goes to `out`."""
     size = table.shape[1]
     for i in range(codes.size):
         first, second = _places(codes[i], size)

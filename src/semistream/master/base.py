@@ -68,7 +68,7 @@ class PageBlock:
 
 
 def gaps_between(rows: Int32s, page_rows: int) -> tuple[Int64s, Int64s] | None:
-    """`PageBlock.gaps` of pages with so many rows each."""
+    """`PageBlock.gaps` of pages with these numbers of rows."""
     short = np.flatnonzero(rows[:-1] < page_rows)
     if not len(short):
         return None
@@ -116,13 +116,13 @@ class PageReader(ABC):
         return 0
 
     def held_bytes(self, n_pages: int) -> int:
-        """Bytes the reader and a block of so many pages hold besides the caller's buffer."""
+        """Bytes the reader and a block of `n_pages` pages hold besides the caller's buffer."""
         columns = len(self.physical) + 1
         return n_pages * (32 + 32 * columns)
 
     @abstractmethod
     def buffer_bytes(self, n_pages: int) -> int:
-        """Size of the buffer with which `read` can take any run of so many pages (0: it needs none)."""
+        """Size of the buffer with which `read` can take any run of `n_pages` pages (0: it needs none)."""
 
     @abstractmethod
     def read(self, first_page: int, n_pages: int, buffer: Bytes) -> PageBlock:
@@ -247,7 +247,7 @@ def require_columns(schema: pa.Schema, columns: Iterable[str], where: str) -> No
 
 
 def check_page_rows(page_rows: int) -> int:
-    """Rows a page must be a positive number that fits the tables."""
+    """Rows per page must be a positive number that fits the tables."""
     if not 1 <= page_rows <= 1 << 20:
         raise ConfigError(f"page_rows={page_rows} is out of range; allowed are 1 to {1 << 20}, 256 is a good start")
     return page_rows

@@ -4,7 +4,7 @@ oxhybridjoin2012 keeps the most wanted part of R at its front. Rows then no long
 (code, first row, rows), sorted by code, finds them again. All rows of a key stay together, whatever their own
 frequencies say: a key is as frequent as its most frequent row.
 
-Ranks need about 40 bytes a distinct key in memory while the store is built.
+Ranks need about 40 bytes per distinct key in memory while the store is built.
 """
 
 from __future__ import annotations

@@ -214,7 +214,7 @@ class PageStoreReader(PageReader):
         self._seen = np.zeros((self.n_pages + 7) // 8, dtype=np.uint8)
         #: the files in memory, and what takes a start to its address there
         self._mapped: tuple[list[Bytes], Int64s] | None = None
-        #: longest run of so many pages in the files, for every number that was asked for
+        #: longest run of that many pages in the files, for every number that was asked for
         self._spans: dict[int, int] = {}
         self._fds = np.full(len(self._paths), -1, dtype=np.int64)
         self._closed = False

@@ -106,7 +106,7 @@ class ParquetFiles:
         self.n_rows = int(self.ends[-1]) if len(self.ends) else 0
 
     def rows_within(self, n_bytes: int, most: int) -> int:
-        """Rows of about so many bytes in memory, from 1 to `most`; by the footers and the first rows."""
+        """Number of rows that take about `n_bytes` in memory, from 1 to `most`; by the footers and the first rows."""
         # Footers know long values wherever they are, but count a value that is in a dictionary next to nothing.
         row_bytes = self._stored_row_bytes
         sample = next(self.batches(self.schema.names, 0, min(_WIDTH_ROWS, most)), None)
@@ -126,7 +126,7 @@ class ParquetFiles:
     def batches(
         self, columns: Sequence[str], first_row: int, batch_rows: int, threads: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """Batches of at most so many rows, with exactly these columns."""
+        """Batches of at most `batch_rows` rows, with exactly these columns."""
         schema = pa.schema([self.schema.field(name) for name in columns])
         at = int(np.searchsorted(self.ends, first_row, side="right"))
         skip = first_row - (int(self.ends[at - 1]) if at else 0)
@@ -274,7 +274,7 @@ def _conform(batch: pa.RecordBatch, schema: pa.Schema, constants: dict[str, Any]
 
 
 def scan_parquet(path: Path, batch_bytes: int) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Schema and rows of Parquet data in batches of about so many bytes, for building a page store."""
+    """Schema and rows of Parquet data in batches of about `batch_bytes`, for building a page store."""
     files = ParquetFiles(path)
     rows = files.rows_within(batch_bytes, _BUILD_BATCH_ROWS)
     return files.schema, files.batches(files.schema.names, 0, rows, threads=True)

@@ -1,7 +1,7 @@
 """Writing the files of a store: sorted rows in, pages and their index out.
 
 One writer serves `build_pages` and the tasks of a Spark job. It sees its own shard only; what must be the same in all
-of them (types, order of columns, rows a page) is decided before, and what they have in common after.
+of them (types, order of columns, rows per page) is decided before, and what they have in common after.
 
     sorted batches -> pages of equal length -> pages file -> index file: places, first codes,
                                                              checksums of what was written
@@ -53,7 +53,7 @@ class Shard:
     pages_bytes: int
     index_bytes: int
     index_sum: str
-    #: places of the first so many columns, which are the same on all full pages; None without a full page
+    #: places of the first columns, which are the same on all full pages; None without a full page
     fixed_places: list[int] | None
 
     def as_dict(self) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""One algorithm a file; `registry` names them all."""
+"""One algorithm per file; `registry` names them all."""

@@ -116,7 +116,7 @@ class SemiStreamJoin(JoinOutput, JoinLife):
     # ------------------------------------------------------------------------------------- the budget
 
     def _page_rows(self, budget_bytes: int) -> int | None:
-        """Rows a page for master data that can be cut at will (Parquet): a 64th of the budget."""
+        """Rows per page for master data that can be cut at will (Parquet): a 64th of the budget."""
         if self.master.has_index:
             return None
         return int(min(max(budget_bytes / 64 / max(self.master.row_bytes, 1.0), _LEAST_PAGE_ROWS), 65536))
@@ -186,7 +186,9 @@ class SemiStreamJoin(JoinOutput, JoinLife):
     def explain(self) -> Any:
         """The plan in words and numbers (`str()`, `to_json()`); after a run, predicted beside measured."""
         if self.explainer is None:
-            raise SemiStreamError("nobody planned this join; open it with semistream.open_join, then ask it to explain")
+            raise SemiStreamError(
+                "this join was not planned; open it with semistream.open_join, then ask it to explain"
+            )
         return self.explainer(self)
 
     # ------------------------------------------------------------------------------------ the schemas
@@ -354,7 +356,7 @@ class SemiStreamJoin(JoinOutput, JoinLife):
                 yield loose.slice(start, count)
 
     def _encoded(self, part: pa.RecordBatch) -> tuple[Int64s, BatchColumns]:
-        """Codes and columns of tuples that wait already: nobody waits with a null key."""
+        """Codes and columns of tuples that wait already: no tuple waits with a null key."""
         codes, valid = self._coder.codes([part.column(i) for i in self._key_at])
         if valid is not None:
             raise StoreError("a tuple with a null key waits in the snapshot: it was damaged, or made for another join")

@@ -35,7 +35,7 @@ Bools = npt.NDArray[np.bool_]
 _EVERY = np.empty(0, dtype=np.bool_)
 _UTILITY_BYTES = 4
 _ANY_PAGE = np.iinfo(np.int64).max
-#: stream tuples a page after which utilities are halved
+#: stream tuples per page after which utilities are halved
 _WINDOW_PER_PAGE = 8
 
 
@@ -87,7 +87,7 @@ class BlockJoin(LookupJoin):
     @property
     def capacity(self) -> int:
         """Tuples that the waiting area holds, long values apart."""
-        return self.waiting.arena.extents_total * self.waiting.pool.slots_an_extent
+        return self.waiting.arena.extents_total * self.waiting.pool.slots_per_extent
 
     # --------------------------------------------------------------------------------- pages in memory
 

@@ -31,7 +31,7 @@ class CacheJoin(IndexJoin):
     threshold falls while the cache has room and rises when evictions come too often; counts are halved now and then,
     and more often while the hit rate is below its usual, so the cache follows the stream.
 
-    Needs of R: an index (a non-clustered one does). The papers have one master tuple a key; here a key may have many.
+    Needs of R: an index (a non-clustered one does). The papers have one master tuple per key; here a key may have many.
 
     Memory: M = d·v_R + h_R·v_R + 8·h_R + h_S·(v_S·f + v_Q).
     Cost:   c_loop = c_I/O(d) + d·(c_H + c_F) + w_S·(c_O + c_E + c_S + c_A) + w_N·(c_H + c_O + c_S).
@@ -142,7 +142,7 @@ class CacheJoin(IndexJoin):
             self._switch(keys[wanted], nothing, nothing, tuples[wanted], None)
 
     def _switch(self, keys: Int64s, starts: Int64s, ends: Int64s, tuples: Int64s, block: PageBlock | None) -> None:
-        """Put keys into the cache, the least frequent ones making room; nobody is driven out by a rarer key."""
+        """Put keys into the cache, the least frequent ones making room; no key is driven out by a rarer one."""
         cache = self.cache
         for _ in range(2):
             dealt = cache.admit(keys, starts, ends, tuples, block)

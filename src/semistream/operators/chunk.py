@@ -51,7 +51,7 @@ class JoinStats:
 
     @property
     def has_turned_over(self) -> bool:
-        """Whether H_S has been filled twice: before that nobody, then everybody leaves it. True without one."""
+        """Whether H_S has been filled twice: before that no tuple leaves it, then all do. True without one."""
         return self.expired * 2 >= self.appended
 
     def as_dict(self) -> dict[str, float]:

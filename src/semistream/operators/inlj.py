@@ -30,7 +30,7 @@ class IndexNestedLoopJoin(LookupJoin):
     Needs of R: an index. Every tuple is finished by the push that brought it.
 
     Memory: M = v_P, one page; more lets a call read for several tuples, one read each all the same.
-    Cost:   c_loop = w_S·(c_I/O(v_P) + c_H + c_S + c_O), one read a tuple.
+    Cost:   c_loop = w_S·(c_I/O(v_P) + c_H + c_S + c_O), one read per tuple.
 
     >>> import pyarrow as pa
     >>> from semistream import open_join
@@ -60,7 +60,7 @@ class IndexNestedLoopJoin(LookupJoin):
 
     def _consume(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         self.stats.cache_misses += chunk.n_rows
-        # One look-up a tuple, in arrival order: not even the index is shared.
+        # One look-up per tuple, in arrival order: not even the index is shared.
         first, last = self.reader.locate(chunk.codes)
         # Reads stop by themselves when the buffer is full; a mapped block must not have too many pages.
         room = min(self._group_capacity(), self.scratch.size) if self._mapped else self.scratch.size

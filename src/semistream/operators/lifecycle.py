@@ -107,7 +107,7 @@ class JoinLife(ABC):
             )
 
     def _require_idle(self) -> None:
-        """Asked by whoever has the turn, before anything is begun."""
+        """Asked by the caller that has the turn, before anything is begun."""
         self._require_alive()
         if self._unfinished is not None:
             raise SemiStreamError(

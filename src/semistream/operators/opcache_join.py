@@ -33,7 +33,7 @@ class BufferState(Enum):
 class LoadedBuffer:
     """A disk buffer with its state, its loader thread, and the key that asked for the load.
 
-    Whoever may act on it is the only one to do so: the disk phase while it is empty or busy, the loader from a request
+    Only one thread may act on it at a time: the disk phase while it is empty or busy, the loader from a request
     until the buffer, full, is in `loaded`.
     """
 

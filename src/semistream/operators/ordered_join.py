@@ -122,12 +122,12 @@ class OrderedJoin(OrderedOutput):
         self.queue = WaitingArea(queue_arena, layout)
         self.budget.hold("queue table", queue_arena.table_bytes)
         spare -= size
-        a_code = _PLAN_BYTES + (_REORDER_BYTES if self.master.order != "key" else 0)
+        bytes_per_code = _PLAN_BYTES + (_REORDER_BYTES if self.master.order != "key" else 0)
         wanted = int(_ANSWER_SHARE * spare / Cache.key_bytes(row_slot))
-        codes = min(max(min(wanted, int(_PLAN_SHARE * spare) // a_code), 16), 1 << 20)
+        codes = min(max(min(wanted, int(_PLAN_SHARE * spare) // bytes_per_code), 16), 1 << 20)
         self._missing = np.empty(codes, dtype=np.int64)
-        self.budget.hold("access plan", codes * a_code)
-        spare -= codes * a_code
+        self.budget.hold("access plan", codes * bytes_per_code)
+        spare -= codes * bytes_per_code
         keys = max(int(0.98 * spare / Cache.key_bytes(row_slot)), 8)
         self._cache_bytes, self._cache_keys = spare - 1024, keys
         self._new_cache()

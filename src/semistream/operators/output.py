@@ -31,7 +31,7 @@ from semistream.spec import JoinSpec
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-#: physical columns of `ids[start : start + count]` within so many bytes, or how many of these rows would fit
+#: physical columns of `ids[start : start + count]` within that many bytes, or how many of these rows would fit
 Take = Callable[[Int64s, int, int, int], "list[pa.Array] | int"]
 Mark = Callable[[Int64s, int], Bools]
 

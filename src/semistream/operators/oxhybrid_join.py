@@ -40,7 +40,7 @@ class OptimisedXHybridJoin(IndexJoin):
     once, from the front of R, before the first tuple; it does not follow a stream whose favourites change
     (`cachejoin` does).
 
-    Right for many master tuples a key: a key enters H_R with all of them or not at all. One whose tuples do
+    Right for many master tuples per key: a key enters H_R with all of them or not at all. One whose tuples do
     not fit the disk buffer at once stays with the disk phase. When H_R took all of R, a miss is a key that R
     lacks and does not wait.
 

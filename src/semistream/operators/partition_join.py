@@ -18,7 +18,7 @@ from semistream.spec import JoinSpec
 
 Int64s = npt.NDArray[np.int64]
 
-#: reading so many bytes in a row costs little more than the seek before them
+#: reading this many bytes in a row costs little more than the seek before them
 _PARTITION_BYTES = 256 << 10
 _LEAST_PARTITIONS = 16
 _DEADLINE_FILLS = 10
@@ -34,7 +34,7 @@ class PartitionJoin(BlockJoin):
     most waiting tuples is loaded, joined with all of them, and kept if it is more useful than the least
     useful one in memory, whose place it takes. In the paper a tuple of an unpopular partition may wait for
     ever; here a partition whose oldest tuple has waited for `deadline` further stream tuples is loaded first,
-    whoever else waits.
+    whatever else waits.
 
         stream -> partition directory -> in memory: page -> row    (two levels)
                                       -> else: waiting area of the partition -> most waiting, or overdue: load
@@ -42,11 +42,11 @@ class PartitionJoin(BlockJoin):
     Needs of R: an index; a range of R is a partition, so with R in key order neighbouring keys are read
     together. A run of equal keys may cross partitions.
 
-    Memory: M = h_S·v_S + l·v_P + 32 bytes a partition + 4 bytes a page, l partitions in memory.
+    Memory: M = h_S·v_S + l·v_P + 32 bytes per partition + 4 bytes per page, l partitions in memory.
     Cost:   c_loop = c_I/O(partition) + w·(c_H + c_A) + w_N·c_O + w_S·(c_H + c_O + c_E).
 
     Options: `cache_share`, the part of the memory for tables that partitions in memory get (default 0.5);
-    `partition_pages`, pages a partition (default: 256 KiB of them, but at least 16 partitions); `deadline`,
+    `partition_pages`, pages per partition (default: 256 KiB of them, but at least 16 partitions); `deadline`,
     in stream tuples after a tuple's own, looked at after each chunk (default: ten times what the waiting area
     holds).
 

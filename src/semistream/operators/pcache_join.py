@@ -41,10 +41,10 @@ class PCacheJoin(CacheJoin):
     Tuples that the cache cannot answer go through the intermediate buffer I_B. The stream phase stops only when I_B is
     full, the disk phase only when it is empty. A lock guards the cache while one phase reads or the other changes it;
     reads, probes and output building of both phases overlap, since kernels and file reads release the interpreter.
-    Between two calls of `push` the disk phase rests, so that a snapshot sees all tuples at rest.
+    Between two calls of `push` the disk phase rests, so that a snapshot sees no tuple on its way.
 
-    What the phases tell each other stands under one condition, `_control`. Whoever waits there also waits for `_error`,
-    which is set when the disk phase ends, for whatever reason: nobody waits for a thread that is gone.
+    What the phases tell each other stands under one condition, `_control`. A thread that waits there also waits
+    for `_error`, which is set when the disk phase ends, for whatever reason: no thread waits for one that is gone.
 
     Needs of R: an index. Exact as CACHEJOIN is.
 
@@ -329,7 +329,7 @@ class PCacheJoin(CacheJoin):
         return full or len(self._ready) >= _READY_BATCHES
 
     def _deliver(self, batch: pa.RecordBatch) -> bool:
-        """Hand a batch to the stream phase; False when nobody wants it any more."""
+        """Hand a batch to the stream phase; False when it is not wanted any more."""
         with self._control:
             self._control.wait_for(lambda: not self._is_ready_full() or self._abandoned or self._stopping)
             if self._abandoned or self._stopping:
@@ -390,7 +390,7 @@ class PCacheJoin(CacheJoin):
             super()._release()
 
     def _stop_threads(self) -> None:
-        """The readers stay open until nobody can read any more."""
+        """The readers stay open until no thread can read any more."""
         if self._thread is not None and self._thread.ident is not None:
             with self._control:
                 self._stopping = True

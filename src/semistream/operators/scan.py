@@ -66,7 +66,7 @@ class ScanJoin(SemiStreamJoin):
 
     @property
     def chunk_target(self) -> int:
-        """w: tuples a step may add to H_S so that k chunks fill it; where w is no whole number, steps take turns."""
+        """w: tuples that a step adds to H_S so that k chunks fill it; where w is no whole number, steps take turns."""
         w = self._tuples_per_cycle / self.k
         return max(1, int(w * (self.position + 1)) - int(w * self.position))
 
@@ -106,7 +106,7 @@ class ScanJoin(SemiStreamJoin):
         self._settle()
 
     def advance(self, steps: int) -> Iterator[pa.RecordBatch]:
-        """So many turns of the main loop, or fewer if nobody waits any more."""
+        """That many turns of the main loop, or fewer if no tuple waits any more."""
         with self._turn:
             self._require_idle()
             return self._take_on("advance", self._advance(steps))
@@ -124,7 +124,7 @@ class ScanJoin(SemiStreamJoin):
             self.open_count = 0
 
     def skip_to(self, step: int) -> None:
-        """Go on as if that many steps had been made; only while nobody waits."""
+        """Go on as if `step` steps had been made; only while no tuple waits."""
         if len(self.pending) == 0 and self.k:
             self.step_number = step
             self.position = step % self.k

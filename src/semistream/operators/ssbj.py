@@ -47,7 +47,7 @@ class CycleState(Enum):
 
 
 class SSBJ(ScanJoin):
-    """SSBJ keeps every key where it takes fewer bytes: its m master tuples in the cache, or its n tuples an R-cycle
+    """SSBJ keeps every key where it takes fewer bytes: its m master tuples in the cache, or its n tuples per R-cycle
     in the pending table.
 
     Disk phase is MESHJOIN's. A key moves into the cache when m·v_R < n·v_S, over three R-cycles (see `CycleState`), and
@@ -60,7 +60,7 @@ class SSBJ(ScanJoin):
     inequality is evaluated once, before the switching cycle, so that either all of a key's tuples are collected or
     none. n is a sample, so a key is let in if n − √n satisfies it, and judged again after its first three cycles.
     Bytes are the real ones, directory entries included; so that the many rare absent keys need no entry each, a filter
-    of R's keys (a bit a code, or a Bloom filter) is filled during the first cycle, and dropped if it is of no use.
+    of R's keys (a bit per code, or a Bloom filter) is filled during the first cycle, and dropped if it is of no use.
 
     Needs of R: nothing. Exact for many-to-many; optimal in memory for any distribution (Theorem 1).
 

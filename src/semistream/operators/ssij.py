@@ -34,7 +34,7 @@ class SSIJ(BlockJoin):
 
     Needs of R: an index. Keys may repeat: a key is a hit when all blocks of its run are cached.
 
-    Memory: M = h_S·v_S + l·v_P + 24 bytes a block of R, cache of l blocks.
+    Memory: M = h_S·v_S + l·v_P + 24 bytes per block of R, cache of l blocks.
     Cost:   c_loop = w·(c_H + c_A) + w_N·c_O + blocks·c_I/O(v_P) + w_S·(c_H + c_O + c_E).
 
     Options: `cache_share`, the cache's part of the memory for tables (default 0.5); `input_tuples`, the

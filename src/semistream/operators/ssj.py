@@ -29,7 +29,7 @@ class SSJ(ScanJoin):
     in the cache; the least frequent cached one makes room. The threshold falls while the cache has room and rises when
     evictions come too often. Since R has no order here, the tuples of a key may stand anywhere: a frequent key is
     named in one R-cycle, its tuples are collected during the next, and it is seen by the stream when it is complete.
-    That is what makes the algorithm right for many master tuples a key, where the paper has one.
+    That is what makes the algorithm right for many master tuples per key, where the paper has one.
 
     Needs of R: nothing. Skew in the stream helps; without skew the cache costs a little.
 
@@ -119,7 +119,7 @@ class SSJ(ScanJoin):
     def _begin_cycle(self) -> None:
         """Show the keys that were collected, then open entries for those that were named, the most frequent first.
 
-        Counts are halved every cycle, so a cached key's count is about twice its tuples a cycle, and what a newcomer
+        Counts are halved every cycle, so a cached key's count is about twice its tuples per cycle, and what a newcomer
         must exceed is the count of the keys that would make room for it.
         """
         super()._begin_cycle()

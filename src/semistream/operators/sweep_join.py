@@ -27,7 +27,7 @@ class SweepJoin(LookupJoin):
 
     Misses of a chunk are sorted by key, so each page is visited once; neighbouring reads merge where reading the gap
     is cheaper than a seek, which turns the sweep into a scan when most pages are needed. The cache holds the keys with
-    the most stream tuples a byte: a missed key enters when a frequency sketch has counted it more often than the
+    the most stream tuples per byte: a missed key enters when a frequency sketch has counted it more often than the
     least frequent cached key, and not by chance, all its master tuples at once; a key that R lacks enters without any.
     Counts are halved now and then, so the cache follows the stream. When the budget holds all of R, R is loaded once.
 

@@ -113,7 +113,7 @@ class Pool:
         self.state[kernel.P_FREE] = NIL
         self.state[kernel.P_FRONT_EXT] = self.state[kernel.P_BACK_EXT] = -1
         header = kernel.EXTENT_HEADER if fifo else 0
-        self.slots_an_extent = (arena.extent_bytes - header) // self.slot_bytes
+        self.slots_per_extent = (arena.extent_bytes - header) // self.slot_bytes
 
     @property
     def live(self) -> int:

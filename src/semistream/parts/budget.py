@@ -59,7 +59,7 @@ class Budget:
         self._peak_sum = max(self._peak_sum, self.used)
 
     def note_piece(self, size: int) -> None:
-        """A batch of so many bytes leaves."""
+        """A batch of `size` bytes leaves."""
         self._largest_piece = max(self._largest_piece, size)
 
     def report(self) -> MemoryReport:

@@ -64,7 +64,7 @@ class Cache:
 
     @staticmethod
     def directory_bytes(max_keys: int) -> int:
-        """Bytes of a directory for so many keys."""
+        """Bytes of a directory for `max_keys` keys."""
         return kernel.ENTRY_BYTES * (int(max_keys / MAX_LOAD) + 2)
 
     def grow(self, max_keys: int) -> None:
@@ -103,7 +103,7 @@ class Cache:
     @property
     def row_room(self) -> int:
         """Rows that fit without eviction (VAR bytes apart)."""
-        return self.pool.ready + self.spare_extents * self.pool.slots_an_extent
+        return self.pool.ready + self.spare_extents * self.pool.slots_per_extent
 
     @property
     def is_full(self) -> bool:
@@ -204,8 +204,8 @@ class Cache:
         )
         room = row_kernel.BLOCK_ROOM
         blocks_after = np.concatenate(([0], np.cumsum(-(-var_bytes // room))))[rows_after]
-        extents = -(-np.maximum(rows_after - self.pool.ready, 0) // self.pool.slots_an_extent)
-        extents += -(-np.maximum(blocks_after - self.blocks.ready, 0) // self.blocks.slots_an_extent)
+        extents = -(-np.maximum(rows_after - self.pool.ready, 0) // self.pool.slots_per_extent)
+        extents += -(-np.maximum(blocks_after - self.blocks.ready, 0) // self.blocks.slots_per_extent)
         return int(np.searchsorted(extents, self.spare_extents, side="right"))
 
     def pack(self, block: Paged, ids: Int64s, count: int, slots: Int64s) -> None:
@@ -270,7 +270,7 @@ class Cache:
 
     def compact(self) -> int:
         """Return extents that the live rows do not need; worth it when many do. Returns how many."""
-        wanted = -(-self.pool.live // self.pool.slots_an_extent) + 1
+        wanted = -(-self.pool.live // self.pool.slots_per_extent) + 1
         if self.pool.extents < wanted + max(wanted // 16, 2):
             return 0
         live = np.empty(self.arena.extents_total, dtype=np.int32)
@@ -280,7 +280,7 @@ class Cache:
         kept = np.full(len(live), -1, dtype=np.int32)
         kept[by_use[wanted:]] = -2
         kept[by_use[:wanted]] = np.arange(len(by_use[:wanted]), dtype=np.int32)
-        used = np.zeros((len(by_use[:wanted]), self.pool.slots_an_extent), dtype=np.bool_)
+        used = np.zeros((len(by_use[:wanted]), self.pool.slots_per_extent), dtype=np.bool_)
         return int(
             compact_kernel.vacate(
                 self.entries,

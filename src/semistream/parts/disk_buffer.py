@@ -26,7 +26,7 @@ class DiskBuffer:
 
     @staticmethod
     def bytes_for(reader: PageReader, n_pages: int) -> int:
-        """What a buffer of so many pages takes of the budget."""
+        """What a buffer of `n_pages` pages takes of the budget."""
         return reader.buffer_bytes(n_pages) + 8 * n_pages * reader.page_rows + reader.held_bytes(n_pages)
 
     @staticmethod

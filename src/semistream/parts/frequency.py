@@ -1,4 +1,4 @@
-"""Who deserves a place in the cache: a threshold that finds its own level, and a sketch that remembers misses."""
+"""Which keys deserve a place in the cache: a threshold that finds its own level, and a sketch that remembers misses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class AdaptiveThreshold:
 
 
 class FrequencySketch:
-    """How often a key was asked for lately, cached or not, in two bytes a counter pair.
+    """How often a key was asked for lately, cached or not, in two bytes per counter pair.
 
     Its owner halves all counts after every `window` stream tuples, so the sketch follows the stream.
     """
@@ -48,7 +48,7 @@ class FrequencySketch:
         return self.table.nbytes
 
     def add(self, codes: Int64s, times: Int64s) -> Int64s:
-        """Count codes so many times more, and return the new estimate of each."""
+        """Count each code `times` times more, and return the new estimate of each."""
         estimates = np.empty(len(codes), dtype=np.int64)
         kernel.sketch_add(codes, times, self.table, estimates)
         return estimates

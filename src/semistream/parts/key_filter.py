@@ -1,4 +1,4 @@
-"""Absence without an entry a key: a filter of R's keys, filled while R is scanned for the first time.
+"""Absence without an entry per key: a filter of R's keys, filled while R is scanned for the first time.
 
 The optimum of the cache inequality counts a key that R lacks as free (m = 0). A directory entry for each is not, and
 the rare ones never pay for theirs. Where R's keys are numbers close together, as surrogate keys are, a bit for
@@ -26,7 +26,7 @@ _INT64 = np.iinfo(np.int64)
 
 @dataclass(frozen=True)
 class FilterPlan:
-    """The filter worth having: a Bloom filter with so many hashes, or, with none, bits from the code `first` on."""
+    """The filter worth having: a Bloom filter with that many hashes, or, with none, bits from the code `first` on."""
 
     bytes: int
     hashes: int = 0
@@ -36,7 +36,7 @@ class FilterPlan:
 
     @staticmethod
     def make(rows: int, table_bytes: float, codes: tuple[int, int] | None) -> FilterPlan | None:
-        """For R of so many tuples with codes in this range, if known; None: so few bits a tuple would tell nothing."""
+        """For R of `rows` tuples, with codes in this range if known; None: too few bits per tuple for any use."""
         if codes is not None:
             size = (codes[1] - codes[0]) // 8 + 1
             if size <= min(_BITMAP_SHARE * table_bytes, rows * _MOST_BITS / 8):

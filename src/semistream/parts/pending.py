@@ -58,7 +58,7 @@ class _Pending:
         if count <= 0:
             return 0
         if not self.layout.has_var:
-            return min(count, self.pool.ready + self.spare_extents * self.pool.slots_an_extent)
+            return min(count, self.pool.ready + self.spare_extents * self.pool.slots_per_extent)
         var_bytes = np.empty(count, dtype=np.int64)
         row_kernel.var_blocks_needed(
             ids,
@@ -78,9 +78,9 @@ class _Pending:
                 var_bytes,
                 count,
                 self.pool.ready,
-                self.pool.slots_an_extent,
+                self.pool.slots_per_extent,
                 self.blocks.ready,
-                self.blocks.slots_an_extent,
+                self.blocks.slots_per_extent,
                 self.spare_extents,
             )
         )

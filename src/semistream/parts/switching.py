@@ -83,8 +83,8 @@ def _room(cache: Cache, longest: int, most: int) -> int:
     low, high = 0, most
     while low < high:
         rows = (low + high + 1) // 2
-        extents = -(-max(rows - cache.pool.ready, 0) // cache.pool.slots_an_extent)
-        extents += -(-max(rows * longest - cache.blocks.ready, 0) // cache.blocks.slots_an_extent)
+        extents = -(-max(rows - cache.pool.ready, 0) // cache.pool.slots_per_extent)
+        extents += -(-max(rows * longest - cache.blocks.ready, 0) // cache.blocks.slots_per_extent)
         if extents <= cache.spare_extents:
             low = rows
         else:

@@ -41,11 +41,11 @@ from semistream.spec import JoinSpec
 _SAMPLE_PART, _LARGEST_PART, _SMALL_SAMPLE_BYTES, _MOST_SAMPLE_BYTES = 32, 8, 1 << 16, 4 << 20
 _SAMPLE_BYTES_PER_KEY = 64
 _LEAST_SAMPLE_BYTES = 16 * _SAMPLE_BYTES_PER_KEY
-#: how often a budget is raised, by one part in as many, until the plan agrees with the operators that it is enough
+#: how often a budget is raised, by one part in this number, until the plan agrees with the operators that it is enough
 _LEAST_TRIES = 32
 #: tuples before the trial and the first check, and how much further off each next one is, at most
 _FIRST_CHECK, _CHECK_GROWTH, _LAST_CHECK = 200_000, 2, 12_800_000
-#: a batch in so many is sampled once the plan stands
+#: one batch in this many is sampled once the plan stands
 _SAMPLED_BATCHES = 8
 #: how far off a plan may be: points of hit rate, of matches, of the hottest keys' share, and factor of the service rate
 _HIT_POINTS, _MATCH_POINTS, _HOT_POINTS, _RATE_FACTOR = 0.05, 0.1, 0.15, 2.0
@@ -127,7 +127,7 @@ class AutoJoin(JoinLife):
             yield from self._check()
 
     def drain(self) -> Iterator[pa.RecordBatch]:
-        """Finish every waiting tuple. Who does so after every batch gets a plan for micro-batches."""
+        """Finish every waiting tuple. A caller that does so after every batch gets a plan for micro-batches."""
         with self._turn:
             self._require_idle()
             return self._take_on("drain", self._drain())
@@ -247,7 +247,7 @@ class AutoJoin(JoinLife):
         )
 
     def _open(self, plan: Plan, schema: pa.Schema) -> None:
-        """Open the best candidate that the budget really allows; nobody waits in the operator that goes."""
+        """Open the best candidate that the budget really allows; no tuple waits in the operator that goes."""
         refused: BudgetError | None = None
         for candidate in plan.candidates:
             if self._join is None or self._chosen is None or not _same(candidate, self._chosen):
@@ -283,7 +283,7 @@ class AutoJoin(JoinLife):
         self._since, self._since_seconds = JoinStats(), 0.0
 
     def _try(self, trial: Trial) -> Iterator[pa.RecordBatch]:
-        """Go on with the trial: the next one who takes part or, after the last, the best of them."""
+        """Go on with the trial: the next operator that takes part or, after the last, the best of them."""
         join, chosen = self._operator(), self._chosen
         assert chosen is not None
         schema = join.shape.schema

@@ -116,7 +116,7 @@ class Explanation:
             ("service rate, tuples/s", f"{found.service_rate_per_s:,.0f}", _optional(seen)),
             ("hit rate", f"{found.hit_rate:.1%}", f"{seen.hit_rate:.1%}" if seen else ""),
             (
-                "reads a tuple",
+                "reads per tuple",
                 f"{found.reads_per_tuple:.3g}",
                 f"{seen.reads_per_tuple:.3g}" if seen else "",
             ),
@@ -193,7 +193,7 @@ def why_not(chosen: Candidate, rival: Candidate) -> str:
     worse = rival.rate_per_s < chosen.rate_per_s
     term = max(extra, key=lambda each: extra[each] if worse else -extra[each])
     mine, other = chosen.per_tuple(term) * 1e9, rival.per_tuple(term) * 1e9
-    return f"{text}: {_TERMS.get(term, term)} takes {other:,.0f} ns a tuple instead of {mine:,.0f}"
+    return f"{text}: {_TERMS.get(term, term)} takes {other:,.0f} ns per tuple instead of {mine:,.0f}"
 
 
 def _predicted(candidate: Candidate) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class StreamFacts:
         known = f"a sample of {self.seen:,} tuples" if self.seen else "nothing is known, assumed"
         return (
             f"{known}: Zipf exponent about {self.exponent:.2f}, {self.absent:.0%} without a match, "
-            f"{self.rows_per_key:.3g} master tuples a key"
+            f"{self.rows_per_key:.3g} master tuples per key"
         )
 
 
@@ -72,7 +72,7 @@ class StreamSample:
         return self._counts.seen + self._null
 
     def top_share(self, keys: int) -> float:
-        """Share of the stream that the so many most frequent keys have, at least."""
+        """Share of the stream that the `keys` most frequent keys have, at least."""
         return self._counts.top_share(keys)
 
     def forget(self) -> None:
@@ -108,7 +108,7 @@ class StreamSample:
         self.matched(some.num_rows, missing, rows - missing)
 
     def matched(self, tuples: int, unmatched: int, rows: int) -> None:
-        """Take over how many of so many tuples matched nothing, and how many joined rows the others gave."""
+        """Take over how many of `tuples` tuples matched nothing, and how many joined rows the others gave."""
         if not tuples:
             return
         self._absent = min(unmatched / tuples, 0.999)
@@ -116,7 +116,7 @@ class StreamSample:
             self._rows_per_key = max(rows / (tuples - unmatched), 1.0)
 
     def _drawn(self, batch: pa.RecordBatch, rows: int) -> pa.RecordBatch:
-        """The key columns of at most so many tuples, drawn at random; plain, for views cannot be taken from."""
+        """The key columns of at most `rows` tuples, drawn at random; plain, for views cannot be taken from."""
         names = list(dict.fromkeys(self._spec.stream_on))
         columns = [batch.column(at) for at in dict.fromkeys(self._at)]
         check_arrays(names, columns, "this batch of the stream")

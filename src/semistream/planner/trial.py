@@ -1,9 +1,9 @@
 """A trial: the closest candidates join a stretch of the stream each, and that corrects their formulas.
 
 The counts of a prediction are right to a percent, its unit costs to a fifth, and good candidates differ by less than
-that. Who has come to rest shows its rate. Of one whose cache is still filling, what a stretch took beside what its own
-counts should have taken says how far the unit costs are off here and now. The rows that come out are those of the
-join: nothing is done twice.
+that. An operator whose hit rate is steady shows its rate. Of one whose cache is still filling, what a stretch took
+beside what its own counts should have taken says how far the unit costs are off here and now. The rows that come out
+are those of the join: nothing is done twice.
 
 A machine that others use changes its speed within seconds, so a stretch is counted in units of a fixed piece of work
 that is timed beside it.
@@ -25,11 +25,11 @@ from semistream.operators.chunk import JoinStats
 from semistream.operators.registry import OPERATORS
 from semistream.planner.plan import Candidate, Plan
 
-#: who promises this part of the best rate takes part, so many at most
+#: operators that promise this part of the best rate take part, this many at most
 _CLOSE, _MOST = 0.5, 6
-#: seconds of work: windows in which hits must have come to rest, the most of this, and a stretch
+#: seconds of work: windows in which the hit rate must have become steady, the most of this, and a stretch
 _WINDOW_S, _MOST_WARM_S, _STRETCH_S = 0.25, 3.0, 0.5
-#: by how much hits may differ from window to window: a cache that fills within minutes is not at rest
+#: by how much hits may differ from window to window: a cache that fills within minutes is not steady
 _AT_REST = 0.004
 #: to leave a scan takes an R-cycle: where that is longer, no trial is worth it
 _LONGEST_CYCLE_S = 3.0
@@ -51,7 +51,7 @@ class _Stretch:
 
 
 class Trial:
-    """Who is still to be tried, and the stretch of whom is at work. It begins with the operator that is open."""
+    """Which operators are still to be tried, and whose stretch is running. It begins with the operator that is open."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -62,11 +62,11 @@ class Trial:
 
     @property
     def begun(self) -> bool:
-        """Whether it is known who takes part."""
+        """Whether it is known which operators take part."""
         return self._waiting is not None
 
     def begin(self, plan: Plan, running: Candidate, expected: Callable[[Candidate], float]) -> None:
-        """Choose by a newer plan who takes part beside the one that runs; `expected` gives a candidate's rate."""
+        """Choose by a newer plan which operators to try beside the running one; `expected` gives a candidate's rate."""
         self.plan = plan
         ranked = sorted((each for each in plan.candidates if _leaves_soon(each)), key=expected, reverse=True)
         close = [each for each in ranked if expected(each) >= _CLOSE * expected(ranked[0])]
@@ -102,12 +102,12 @@ class Trial:
         return CostClock(self.plan.profile).since(join, before, batch=batch).seconds / seconds
 
     def next(self) -> Candidate | None:
-        """Who is to be opened now."""
+        """The operator that is to be opened now."""
         return self._waiting.pop(0) if self._waiting else None
 
 
 def _look(stretch: _Stretch) -> None:
-    """The end of a window: if hits have come to rest what follows counts, and after a while it counts anyway."""
+    """The end of a window: if the hit rate is steady, what follows counts, and after a while it counts anyway."""
     now, before = stretch.join.stats, stretch.stats
     asked = now.cache_hits + now.cache_misses - before.cache_hits - before.cache_misses
     hits = (now.cache_hits - before.cache_hits) / asked if asked else 0.0

@@ -1,4 +1,4 @@
-"""What the cost model says beside what was measured, one dot a run."""
+"""What the cost model says beside what was measured, one dot per run."""
 
 from __future__ import annotations
 

@@ -364,7 +364,7 @@ def _note_record(task_metrics: TaskMetrics, record: Record) -> None:
 
 
 def steps_due(join: ScanJoin, arrivals: list[list[float]], interval: float, max_delay: float, now: float) -> int:
-    """Steps that this batch should make so that nobody waits longer than `max_delay`, spread evenly over the batches.
+    """Steps that this batch should make so that no tuple waits longer than `max_delay`, spread evenly over the batches.
 
     Chunks do not reach over batches, so each has the arrival time of the batch that brought it.
     """

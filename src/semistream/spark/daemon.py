@@ -1,6 +1,6 @@
 """Spark's Python daemon, with the kernels loaded before it forks its workers.
 
-Spark starts one daemon an executor and forks a worker for each task slot. What is imported here is imported once,
+Spark starts one daemon per executor and forks a worker for each task slot. What is imported here is imported once,
 and its pages are shared by all workers.
 """
 

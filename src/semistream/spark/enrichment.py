@@ -136,7 +136,7 @@ def describe(
         suffix=spec.suffix,
         options=tuple(sorted(options.items())),
         memory=memory,
-        tasks=tasks_an_executor(df.sparkSession),
+        tasks=tasks_per_executor(df.sparkSession),
         versioned=versioned,
         fold_case=spec.fold_case,
     )
@@ -185,7 +185,7 @@ def _result(dimension: Dimension, schema: pa.Schema) -> pa.Schema:
         if dimension.shared_bytes:
             least = int(least / (1 - SHARED_PART)) + dimension.tasks
         raise BudgetError(
-            f"memory={dimension.memory} bytes an executor leaves {dimension.private_bytes} for each of its "
+            f"memory={dimension.memory} bytes per executor leaves {dimension.private_bytes} for each of its "
             f"{dimension.tasks} tasks, too little for {dimension.algorithm}; it needs at least memory={least}",
             minimum_bytes=least,
         ) from error
@@ -336,7 +336,7 @@ def master_path(master: str | Path) -> Path:
     return found
 
 
-def tasks_an_executor(spark: SparkSession) -> int:
+def tasks_per_executor(spark: SparkSession) -> int:
     """How many tasks an executor runs at once, and so how many worker processes divide its budget."""
     context = spark.sparkContext
     cpus = int(context.getConf().get("spark.task.cpus", "1") or 1)

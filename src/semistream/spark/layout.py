@@ -1,6 +1,6 @@
 """Laying R out as a page store with a Spark job: any DataFrame, any size.
 
-    df -> partitioned by ranges of key codes, sorted in each (JVM) -> a task a partition writes one shard
+    df -> partitioned by ranges of key codes, sorted in each (JVM) -> one task per partition writes one shard
        -> the driver names the shards in a manifest and puts the version in force
 
 Spark only has to bring the rows into the order of their codes; the codes themselves are those of `KeyCoder`, and

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from semistream.spark.worker import OpenJoin, TaskInfo
 
 _T = TypeVar("_T")
-#: what the driver keeps: so many batches and jobs, and fewer if their tasks are many
+#: what the driver keeps: this many batches and jobs, and fewer if their tasks are many
 _REMEMBERED_BATCHES, _REMEMBERED_RECORDS = 1000, 50_000
 #: the queries under which batch jobs report: with SQL executions for batches, or stages where there is none
 _JOB, _RDD = "job", "rdd"

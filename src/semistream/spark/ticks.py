@@ -1,7 +1,7 @@
 """A streaming source that keeps a query turning while tuples wait.
 
 Spark plans a micro-batch only when some source has moved on. United with the stream, this one moves on as long as a
-shard has tuples that wait, so the scan of R goes on when no data arrives, and `availableNow` ends only when nobody
+shard has tuples that wait, so the scan of R goes on when no data arrives, and `availableNow` ends only when no tuple
 waits. A tick is one row per shard: a task knows its shard by the rows it gets, so a shard without rows is not visited.
 
 Ticks are numbered, and records remember the last one that came by. So the query's own log tells how far its records

@@ -79,7 +79,7 @@ def records_of(checkpoint: Path, name: str | None) -> Records:
 
 
 class Drain:
-    """The rows of all tuples that wait in some records; `settle` then makes the records say that nobody does."""
+    """The rows of all tuples that wait in some records; `settle` then makes the records say that none does."""
 
     def __init__(self, records: Records) -> None:
         records.require_rest()
@@ -147,7 +147,7 @@ class Drain:
 
 
 def _emptied(kept: Kept) -> Record:
-    """The record after which nobody waits."""
+    """The record after which no tuple waits."""
     record = kept.record
     assert record.snapshot.tuples is not None
     state = {**record.snapshot.state, "chunks": [], "open_count": 0}

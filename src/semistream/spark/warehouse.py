@@ -29,7 +29,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from semistream.errors import StoreError
 from semistream.spark import metrics
-from semistream.spark.enrichment import enrich_star, tasks_an_executor
+from semistream.spark.enrichment import enrich_star, tasks_per_executor
 from semistream.spark.failures import brief
 from semistream.spark.generate import generate
 from semistream.spark.layout import build_master
@@ -103,7 +103,7 @@ class RetailWarehouse:
     @cached_property
     def tasks(self) -> int:
         """How many worker processes divide the budget."""
-        return tasks_an_executor(self.spark)
+        return tasks_per_executor(self.spark)
 
     def make_dimensions(self) -> None:
         """Write the dimension tables, each with a row 0 for what is not known."""
@@ -201,7 +201,7 @@ class Batch:
 
 
 class Load:
-    """The running query, as somebody sees it who watches."""
+    """The running query, as a watcher sees it."""
 
     def __init__(self, query: StreamingQuery, local: Path) -> None:
         self._query = query

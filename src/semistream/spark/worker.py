@@ -40,7 +40,7 @@ QUERY_PROPERTY, BATCH_PROPERTY = "sql.streaming.queryId", "streaming.sql.batchId
 _JOB = "job"
 _KEPT_BATCHES = 2
 _IDLE_SECONDS = 120.0
-#: cache folders that nobody has used for so long are removed by whoever comes by
+#: cache folders that have not been used for this long are removed by the next process that looks
 _STALE_SECONDS = 3600.0
 
 
@@ -85,7 +85,7 @@ class OpenJoin:
         self.dimension = dimension
         self.budget = budget
         self.used = time.monotonic()
-        #: where a carrying task left the join, for the next one to recognise; None: nobody waits in it
+        #: where a carrying task left the join, for the next one to recognise; None: no tuple waits in it
         self.mark: str | None = None
         self._folder = folder
         self._open(master)

@@ -22,19 +22,19 @@ SECOND = 1_000_000_000
 _BLOCK = 4096
 #: A heavy tail has no end, an int64 of nanoseconds has: no on or off time is more than this many times the least.
 _LONGEST = 2.0**20
-#: What came before is kept as a list of changes, about two a step: this many steps are some hundred megabytes.
+#: What came before is kept as a list of changes, about two per step: this many steps are some hundred megabytes.
 _MOST_STEPS = 1 << 23
 
 
 @dataclass(frozen=True)
 class Arrivals(ABC):
-    """A point process with a mean rate in tuples a second."""
+    """A point process with a mean rate in tuples per second."""
 
     rate_per_s: float
 
     def __post_init__(self) -> None:
         if not 0 < self.rate_per_s <= SECOND:
-            raise ConfigError(f"rate_per_s={self.rate_per_s:g}; allowed is more than 0, up to one a nanosecond")
+            raise ConfigError(f"rate_per_s={self.rate_per_s:g}; allowed is more than 0, up to one per nanosecond")
 
     def times(self, start: int, stop: int) -> np.ndarray:
         """Nanoseconds at which the tuples start .. stop - 1 arrive; they never decrease."""
@@ -112,7 +112,7 @@ def _doubled(count: int) -> int:
 def _poisson_edges(arrivals: PoissonArrivals, blocks: int) -> np.ndarray:
     """Where the blocks begin and end, in nanoseconds.
 
-    Gamma draws by Marsaglia and Tsang (2000), four attempts a block; each succeeds with a probability of more
+    Gamma draws by Marsaglia and Tsang (2000), four attempts per block; each succeeds with a probability of more
     than 0.999 for a shape of 4096, so a block without any exists in none but unbelievably long streams.
     """
     shape = _BLOCK - 1.0 / 3.0

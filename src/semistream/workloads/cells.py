@@ -39,7 +39,7 @@ class Draws:
 
 
 def decimals(hundredths: np.ndarray, precision: int) -> pa.Array:
-    """decimal128(precision, 2) of so many hundredths: an int128 is the int64 and its sign.
+    """decimal128(precision, 2) of these hundredths: an int128 is the int64 and its sign.
 
     >>> decimals(np.array([1999, -5]), 9).to_pylist()
     [Decimal('19.99'), Decimal('-0.05')]
@@ -69,6 +69,6 @@ def numbered(prefix: str, numbers: np.ndarray, digits: int) -> pa.Array:
 
 
 def days(first: np.datetime64, after: np.ndarray, mask: np.ndarray | None = None) -> pa.Array:
-    """date32: so many days after the first."""
+    """date32: these numbers of days after the first."""
     start = int(first.astype("datetime64[D]").astype(np.int64))
     return pa.array((start + after).astype(np.int32), mask=mask).cast(pa.date32())

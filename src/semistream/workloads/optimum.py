@@ -1,7 +1,7 @@
 """How many stream tuples an R-cycle can finish at best: the yardstick for every cache policy.
 
 A stream tuple that waits for one R-cycle costs v_S bytes; caching key j costs e + m_j v_R and spares the
-waiting of all its tuples. With W tuples a cycle, key j costs at least min(e + m_j v_R, W p_j v_S), and W is
+waiting of all its tuples. With W tuples per cycle, key j costs at least min(e + m_j v_R, W p_j v_S), and W is
 largest where the sum of these is the memory: the cache inequality (ssbj2019, Theorem 2), all known.
 """
 
@@ -58,7 +58,7 @@ def cached_tuples_share(
     tuples_per_cycle: float,
     entry_bytes: float | np.ndarray = 0.0,
 ) -> float:
-    """Share of the stream that the optimum for that many tuples a cycle answers from the cache."""
+    """Share of the stream that the optimum for `tuples_per_cycle` answers from the cache."""
     p = np.asarray(p_j, dtype=np.float64)
     cached = entry_bytes + np.asarray(m_j, dtype=np.float64) * v_R < tuples_per_cycle * p * v_S
     return float(p[cached].sum())

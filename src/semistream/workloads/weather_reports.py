@@ -183,7 +183,7 @@ class WeatherReports(Workload):
         return np.stack((np.rint(lat * 10).astype(np.int64) * 10, np.rint(lon * 10).astype(np.int64) * 10 % 36000))
 
     def write(self, folder: Path, batch_rows: int = 65_536) -> list[Path]:
-        """One file a month, named as the archive does; what `read_months` reads."""
+        """One file per month, named as the archive does; what `read_months` reads."""
         folder.mkdir(parents=True, exist_ok=True)
         edges = (self._slots[1] * self._each).tolist()
         paths = []
