@@ -80,7 +80,10 @@ def test_algorithms_as_json(invoke: Invoke) -> None:
 
 def test_algorithms_as_a_table(invoke: Invoke) -> None:
     text = invoke("algorithms").stdout
-    assert all(name in text for name in OPERATORS)
+    assert all(len(line) <= 80 for line in text.splitlines())
+    for operator in OPERATORS.values():
+        keys = (part.split(" ")[0] for part in operator.paper.split(", "))
+        assert all(name in text for name in (operator.name, *operator.aliases, *keys)), "cut off at 80 columns"
 
 
 @pytest.mark.parametrize("algorithm", ["meshjoin", "ssbj", "inlj", "oxhybridjoin", "sscj", "sweepjoin"])

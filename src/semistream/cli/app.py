@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from semistream.cli.carry import app as carry
 from semistream.cli.cost import calibrate, explain, tune
@@ -56,7 +56,16 @@ def algorithms(
         ]
         typer.echo(json.dumps(rows, indent=2))
         return
-    table = Table("name", "also", "needs an index", "reads R by", "paper", box=None, pad_edge=False)
+    # Names are typed, so they are shown whole in 80 columns too; the citations wrap.
+    table = Table(
+        Column("name", no_wrap=True),
+        Column("also", no_wrap=True),
+        Column("needs an index", max_width=8),
+        "reads R by",
+        "paper",
+        box=None,
+        pad_edge=False,
+    )
     for operator in OPERATORS.values():
         index = "yes" if operator.needs_index else "no"
         table.add_row(operator.name, ", ".join(operator.aliases), index, operator.access, operator.paper)
