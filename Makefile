@@ -18,7 +18,7 @@ unexport PYTHONPATH PYTHONHOME
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup demo test lint bench soak faults fmt lock clean
+.PHONY: help setup demo test lint bench soak faults docs fmt lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -50,6 +50,9 @@ faults: setup  ## kill or fail every call that changes a file, flip every byte, 
 	$(BIN)/python -m tests.faults.spark
 	$(BIN)/python -m pytest -m thorough
 
+docs: $(VENV)-docs/.docs  ## build the site in build/site; a warning is an error
+	$(VENV)-docs/bin/properdocs build --strict
+
 fmt: setup  ## sort imports, fix what can be fixed, format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -74,22 +77,30 @@ $(VENV)/.package: pyproject.toml $(VENV)/.runtime
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
+# The tools that build the site read the source without running it: they need nothing of .venv, nor it of them.
+$(VENV)-docs/.docs: requirements/docs.lock
+	@test -n "$(PYTHON)" || { echo "Python >= 3.11 not found; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)-docs
+	$(VENV)-docs/bin/python -m pip install --quiet --require-hashes --only-binary :all: -r requirements/docs.lock
+	@touch $@
+
 # uv makes one lock for all platforms and Python versions. It does not read pip's configuration; where a mirror
 # is needed, set UV_DEFAULT_INDEX. `make lock LOCK_FLAGS=--upgrade` takes new versions.
 LOCK_FLAGS ?=
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-	--no-emit-find-links --custom-compile-command "make lock" $(LOCK_FLAGS) --group build
-PROJECT = pyproject.toml --extra spark
+	--no-emit-find-links --custom-compile-command "make lock" $(LOCK_FLAGS)
+PROJECT = pyproject.toml --extra spark --group build
 
 lock: $(filter $(VENV)-lock/%,$(UV))  ## resolve the dependencies again and write the locks
 	$(COMPILE) $(PROJECT) --output-file requirements/runtime.lock
 	$(COMPILE) $(PROJECT) --group dev --constraint requirements/runtime.lock --output-file requirements/dev.lock
-	$(COMPILE) --constraint requirements/runtime.lock --output-file requirements/build.lock
+	$(COMPILE) --group build --constraint requirements/runtime.lock --output-file requirements/build.lock
+	$(COMPILE) --group docs --output-file requirements/docs.lock
 
 $(VENV)-lock/bin/uv:
 	$(PYTHON) -m venv --clear $(VENV)-lock
 	$(VENV)-lock/bin/python -m pip install --quiet uv==$(UV_VERSION)
 
 clean:  ## remove everything that is made, .venv too
-	rm -rf $(VENV) $(VENV)-lock build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-docs $(VENV)-lock build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -22,20 +22,39 @@ import tempfile
 import time
 from pathlib import Path
 
+import pyarrow as pa
+
 ROOT = Path(__file__).resolve().parents[1]
 _SEED, _EXPONENT, _ROW_BYTES = 1, 1.0, 120
+#: of the stream, which then begins again
+BATCHES = 40
+
+
+def make_data(folder: Path, rows: int, batch: int, batches: int) -> None:
+    """R and S, made by this tree: a tree that is compared needs no generators, only the product."""
+    from semistream.lab.workloads.relation import SyntheticMaster, SyntheticStream
+
+    for name, table in (
+        ("r", SyntheticMaster(rows, _SEED).table()),
+        ("s", SyntheticStream(rows, _EXPONENT, _SEED).table(0, batch * batches)),
+    ):
+        with pa.OSFile(str(folder / f"{name}.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table, max_chunksize=batch)
+
+
+def _read(folder: Path, name: str) -> pa.Table:
+    with pa.OSFile(str(folder / f"{name}.arrow")) as file, pa.ipc.open_file(file) as reader:
+        return reader.read_all()
 
 
 def child(setting: dict[str, object]) -> None:
     """One tree: a turn for every line that comes in, its seconds for answer."""
     import semistream
-    from semistream.workloads.relation import master_table, stream_batches
 
-    rows, batch = int(setting["rows"]), int(setting["batch"])
-    store = Path(str(setting["folder"])) / f"r-{os.getpid()}"
-    semistream.build_pages(master_table(rows, _SEED), store, on="k")
-    stream = list(stream_batches(batch * int(setting["batches"]), rows, _EXPONENT, _SEED, batch_rows=batch))
-    memory = int(rows * _ROW_BYTES * float(setting["share"]))
+    data, store = Path(str(setting["data"])), Path(str(setting["folder"])) / f"r-{os.getpid()}"
+    semistream.build_pages(_read(data, "r"), store, on="k")
+    stream = _read(data, "s").to_batches()
+    memory = int(int(setting["rows"]) * _ROW_BYTES * float(setting["share"]))
     with semistream.open_join(str(setting["algorithm"]), master=store, on="k", how="inner", memory=memory) as join:
         at = 0
 
@@ -109,26 +128,27 @@ def main() -> None:
         return
     names = options.algorithms
     if not names:
-        from semistream.operators.registry import OPERATORS
+        from semistream.algorithms.registry import ALGORITHMS
 
-        names = list(OPERATORS)
+        names = list(ALGORITHMS)
     print(f"{'operator':14} this / other (quartiles over {options.turns} pairs of turns)")
     medians = []
-    for name in names:
-        with tempfile.TemporaryDirectory() as folder:
-            setting = {
-                "algorithm": name,
-                "rows": options.rows,
-                "share": options.share,
-                "batch": options.batch,
-                "batches": 40,
-                "batches_per_turn": options.batches_per_turn,
-                "warm": options.warm,
-                "folder": folder,
-            }
-            median, low, high = compared(options.other.resolve(), setting, options.turns)
-        medians.append(median)
-        print(f"{name:14} {median:.3f} ({low:.3f} – {high:.3f})", flush=True)
+    with tempfile.TemporaryDirectory() as data:
+        make_data(Path(data), options.rows, options.batch, BATCHES)
+        for name in names:
+            with tempfile.TemporaryDirectory(dir=data) as folder:
+                setting = {
+                    "algorithm": name,
+                    "rows": options.rows,
+                    "share": options.share,
+                    "batches_per_turn": options.batches_per_turn,
+                    "warm": options.warm,
+                    "data": data,
+                    "folder": folder,
+                }
+                median, low, high = compared(options.other.resolve(), setting, options.turns)
+            medians.append(median)
+            print(f"{name:14} {median:.3f} ({low:.3f} – {high:.3f})", flush=True)
     print(f"{'all':14} {statistics.geometric_mean(medians):.3f}, least {min(medians):.3f}")
 
 

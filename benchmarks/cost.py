@@ -38,53 +38,40 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from semistream import build_pages, open_join
-from semistream.cost.calibrate import calibrate, yardstick_in
+from semistream import open_join
+from semistream.algorithms.registry import ALGORITHMS
 from semistream.cost.clock import CostClock, counted
-from semistream.cost.model import Prediction
-from semistream.cost.probability import zipf
 from semistream.cost.profile import CostProfile, paper_profile
-from semistream.cost.registry import MODELS, predict_join
-from semistream.cost.setting import Setting
-from semistream.cost.tune import KNOBS, Options, compare, measured_point, option_values, tune, tune_empirically
+from semistream.cost.situation import Options, Situation
+from semistream.cost.tune import tune
+from semistream.engine.join import SemiStreamJoin
 from semistream.errors import BudgetError
+from semistream.lab.calibrate.calibrate import calibrate
+from semistream.lab.calibrate.tune_runs import compare, grid_of, measured_point, tune_empirically
+from semistream.lab.calibrate.unit_costs import yardstick_in
+from semistream.lab.forms import path_of
+from semistream.lab.measure.steady import push, warm
+from semistream.lab.report.validation import plot_validation
+from semistream.lab.sources import Synthetic
+from semistream.lab.workloads.relation import KEY, MASTER_ROW_BYTES, STREAM_SCHEMA, SyntheticStream
+from semistream.lab.workloads.workload import Reading
 from semistream.master.base import Master
 from semistream.master.open import open_master
-from semistream.operators.base import SemiStreamJoin
-from semistream.operators.registry import OPERATORS
-from semistream.report.validation import plot_validation
+from semistream.predict.keys import zipf
 from semistream.spec import JoinSpec
-from semistream.workloads.relation import (
-    KEY,
-    MASTER_ROW_BYTES,
-    MASTER_SCHEMA,
-    STREAM_SCHEMA,
-    master_batches,
-    stream_batches,
-)
-from semistream.workloads.zipf import key_probabilities
 
 SEED = 5
 BATCH = 20_000
 PAGE_ROWS = 64
 TURNS = 5
-#: R-cycles, or fillings of H_S, before anything is measured, and the most tuples spent on it
-WARM_CYCLES, MOST_WARM = 12, 4_000_000
 #: speeds that one calibration is good for, the most calibrations, and how often a setting is measured again afterwards
 SAME_SPEED, MOST_CALIBRATIONS, MOST_TRIES = 1.15, 6, 4
 BAR = 0.15
 TUNED = ("oxhybridjoin", "ssj", "cachejoin", "pcachejoin", "ssbj")
-#: values of each option that are tried in real runs, for a budget
-TUNING_GRID = {
-    "buffer_bytes": lambda budget: [0.04 * budget, 0.1 * budget, 0.2 * budget, 0.3 * budget, 0.45 * budget],
-    "cache_share": lambda _: [0.08, 0.15, 0.25, 0.4, 0.6],
-    "intermediate_bytes": lambda budget: [0.02 * budget],
-}
 
 
 class Profiles:
@@ -126,50 +113,33 @@ def _same_speed(a: float, b: float) -> bool:
     return 1 / SAME_SPEED <= a / b <= SAME_SPEED
 
 
-def store(folder: Path, rows: int, order: str, skew: float) -> Path:
+def opened(folder: Path, algorithm: str, rows: int, skew: float) -> Master:
     """R in key order, or in the order of the stream's frequencies for those that want it."""
-    path = folder / f"r{rows}-{order}-{skew if order == 'frequency' else ''}"
-    if path.exists():
-        return path
-    reader = pa.RecordBatchReader.from_batches(MASTER_SCHEMA, master_batches(rows, seed=1))
-    if order == "key":
-        build_pages(reader, path, on=KEY, page_rows=PAGE_ROWS)
-    else:
-        wanted = (np.arange(rows, dtype=np.int64), key_probabilities(rows, skew, SEED))
-        build_pages(reader, path, on=KEY, page_rows=PAGE_ROWS, order="frequency", frequency=wanted)
-    return path
+    order = "frequency" if ALGORITHMS[algorithm].wants_frequency_order else "key"
+    source = Synthetic(rows, skew, SEED, order=order, page_rows=PAGE_ROWS)
+    return open_master(path_of(source, "pages", folder), (KEY,))
 
 
-def push(join: SemiStreamJoin, tuples: int, start: int, rows: int, skew: float) -> None:
-    for batch in stream_batches(tuples, rows, skew, seed=SEED, start=start, batch_rows=BATCH):
-        for _ in join.push(batch):
-            pass
-
-
-def warm_tuples(predicted: Prediction, rows: int) -> int:
-    """Until caches and tables are steady: cycles for scans, fillings for the others."""
-    cycle = predicted.symbols.get("k", 1) * predicted.w if "k" in predicted.symbols else predicted.symbols.get("h_S", 0)
-    wanted = max(WARM_CYCLES * cycle, 6 * rows)
-    return -(-int(min(wanted, MOST_WARM)) // BATCH) * BATCH
+def situation_of(master: Master, rows: int, budget: int, skew: float, direct: bool = False) -> Situation:
+    """What the formulas are given: R, M and the distribution alone."""
+    spec = JoinSpec.make(KEY)
+    return Situation.of(master, spec, STREAM_SCHEMA, budget, zipf(rows, skew), direct=direct, batch=BATCH)
 
 
 def measure(
     algorithm: str, folder: Path, rows: int, budget: int, skew: float, direct: bool, wall: bool, profiles: Profiles
 ) -> dict[str, Any] | None:
     """Predict, run, compare."""
-    order = "frequency" if OPERATORS[algorithm].wants_frequency_order else "key"
-    master = open_master(store(folder, rows, order, skew), (KEY,))
-    setting = Setting.of(
-        master, JoinSpec.make(KEY), STREAM_SCHEMA, budget, zipf(rows, skew), direct=direct, batch=BATCH
-    )
+    master = opened(folder, algorithm, rows, skew)
+    situation = situation_of(master, rows, budget, skew, direct)
     now, yardstick = profiles.clock, profiles.yardstick
     try:
-        predicted = predict_join(algorithm, setting, profiles.of(yardstick.seconds(now)))
+        predicted = situation.predict(algorithm, profiles.of(yardstick.seconds(now)))
     except BudgetError:
         return None
     with open_join(algorithm, master=master, on=KEY, memory=budget, stream_schema=STREAM_SCHEMA, direct=direct) as join:
-        at = warm_tuples(predicted, rows) if algorithm != "inlj" else BATCH
-        push(join, at, 0, rows, skew)
+        stream = Reading(SyntheticStream(rows, skew, SEED)).batches(BATCH)
+        warm(join, lambda: push(join, next(stream)))
         turn = max(-(-int(20 * predicted.w) // BATCH) * BATCH, 2 * BATCH)
         turn = min(turn, 10 * BATCH)
         for _ in range(MOST_TRIES):
@@ -177,13 +147,11 @@ def measure(
             seconds, speeds = [], []
             for _ in range(TURNS):
                 speeds.append(yardstick.seconds(now))
-                batches = list(stream_batches(turn, rows, skew, seed=SEED, start=at, batch_rows=BATCH))
+                batches = list(itertools.islice(stream, turn // BATCH))
                 started = now()
                 for batch in batches:
-                    for _output in join.push(batch):
-                        pass
+                    push(join, batch)
                 seconds.append((now() - started) / speeds[-1])
-                at += turn
             counts = counted(join, first, batch=BATCH)
             speed = statistics.median(speeds)
             if profiles.is_good(speed):
@@ -191,11 +159,11 @@ def measure(
             profiles.calibrate()
         peak = join.memory.peak_bytes
     profile = profiles.of(speed)
-    predicted = predict_join(algorithm, setting, profile)
+    predicted = situation.predict(algorithm, profile)
     tuples = counts["tuples_in"]
     turns_of_loop = counts["iterations"] or tuples / BATCH
     per_tuple = statistics.median(seconds) * profiles.usual(profile) / turn
-    own = CostClock(profile).price(algorithm, counts, direct=direct, row_bytes=setting.v_O)
+    own = CostClock(profile).price(ALGORITHMS[algorithm], counts, direct=direct, row_bytes=situation.row_bytes)
     own_clock = (own.seconds if wall else own.serial_seconds) / tuples
     c_loop = predicted.c_loop if wall else sum(predicted.terms.values())
     model = c_loop / predicted.w
@@ -228,7 +196,7 @@ def results(args: argparse.Namespace, folder: Path, profiles: Profiles) -> Itera
     direct = args.reads == "direct"
     wall = args.wall or direct
     for rows, share, skew in itertools.product(args.rows, args.shares, args.skews):
-        for algorithm in args.algorithms or list(MODELS):
+        for algorithm in args.algorithms or [name for name, each in ALGORITHMS.items() if each.predict]:
             budget = int(rows * MASTER_ROW_BYTES * share)
             row = measure(algorithm, folder, rows, budget, skew, direct, wall, profiles)
             if row is not None:
@@ -240,24 +208,23 @@ def tuning(folder: Path, rows: int, share: float, algorithms: list[str]) -> Tabl
     table = Table(title=f"Tuning: R = {rows:,}, M = {share:.0%} of R, skew 1, cost clock with the papers' profile")
     for head in ("operator", "d analytic", "grid", "h_R analytic", "grid", "rate: default", "analytic", "grid", "dev"):
         table.add_column(head, justify="left" if head == "operator" else "right")
-    profile, budget, warm = paper_profile(), int(rows * MASTER_ROW_BYTES * share), 8 * rows
+    profile, budget, warm_tuples = paper_profile(), int(rows * MASTER_ROW_BYTES * share), 8 * rows
     for algorithm in algorithms:
-        order = "frequency" if OPERATORS[algorithm].wants_frequency_order else "key"
-        master = open_master(store(folder, rows, order, 1.0), (KEY,))
-        setting = Setting.of(master, JoinSpec.make(KEY), STREAM_SCHEMA, budget, zipf(rows, 1.0), batch=BATCH)
+        master = opened(folder, algorithm, rows, 1.0)
+        situation = situation_of(master, rows, budget, 1.0)
 
         def open_with(options: Options, algorithm: str = algorithm, master: Master = master) -> SemiStreamJoin:
-            sizes = option_values(options)
-            return open_join(algorithm, master=master, on=KEY, memory=budget, stream_schema=STREAM_SCHEMA, **sizes)
+            return open_join(algorithm, master=master, on=KEY, memory=budget, stream_schema=STREAM_SCHEMA, **options)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            return stream_batches(warm + 4 * rows, rows, 1.0, seed=SEED, batch_rows=BATCH)
+            return SyntheticStream(rows, 1.0, SEED).batches(0, warm_tuples + 4 * rows, BATCH)
 
-        grid = {knob.name: TUNING_GRID[knob.name](budget) for knob in KNOBS[algorithm]}
-        analytic = tune(algorithm, setting, profile)
-        empirical = tune_empirically(algorithm, open_with, batches, grid, profile, warm=warm)
-        found = compare(analytic, empirical, open_with, batches, profile, warm=warm)
-        default = measured_point(open_with, batches, {}, profile, warm=warm)
+        analytic = tune(algorithm, situation, profile)
+        empirical = tune_empirically(
+            algorithm, open_with, batches, grid_of(algorithm, situation), profile, warm=warm_tuples
+        )
+        found = compare(analytic, empirical, open_with, batches, profile, warm=warm_tuples)
+        default = measured_point(open_with, batches, {}, profile, warm=warm_tuples)
         table.add_row(
             algorithm,
             f"{analytic.best.d:,.0f}",
@@ -317,7 +284,7 @@ def main() -> int:
     parser.add_argument("--profile", type=Path, help="unit costs (default: calibrated now)")
     parser.add_argument("--quick", action="store_true", help="one size and one budget")
     parser.add_argument("--folder", type=Path, help="where R is written and kept (default: a temporary folder)")
-    parser.add_argument("--json", type=Path, help="write every setting to this file, one JSON object a line")
+    parser.add_argument("--json", type=Path, help="write every setting to this file, one JSON object per line")
     parser.add_argument("--plot", type=Path, help="draw predicted over measured into this file (svg or png)")
     args = parser.parse_args()
     args.shares = args.shares or ([0.15] if args.tune else [0.05, 0.1, 0.2])
@@ -329,7 +296,7 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         if args.tune:
             console.print(tuning(folder, args.rows[0], args.shares[0], args.algorithms or list(TUNED)))
-            console.print("rates in tuples a virtual second; dev: grid's best over what the analytic options reach")
+            console.print("rates in tuples per virtual second; dev: grid's best over what the analytic options reach")
             return 0
         given = CostProfile.load(args.profile) if args.profile else None
         clock = time.perf_counter if args.wall or args.reads == "direct" else time.process_time

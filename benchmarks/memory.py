@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import select
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,53 +24,22 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from semistream import build_pages, open_join
-from semistream.operators.registry import OPERATORS
+from semistream import open_join
+from semistream.algorithms.registry import ALGORITHMS
+from semistream.engine.join import SemiStreamJoin
+from semistream.lab.contest.contestants import rehearse
+from semistream.lab.forms import path_of
+from semistream.lab.measure.child import hand_over, ready, watch
+from semistream.lab.measure.resident import allowed_bytes
+from semistream.lab.sources import Synthetic
+from semistream.lab.workloads.relation import KEY, STREAM_SCHEMA, stream_batches
 from semistream.spec import parse_bytes
-from semistream.workloads.relation import KEY, MASTER_SCHEMA, STREAM_SCHEMA, master_batches, stream_batches
-
-SLACK_BYTES = 64_000_000
-SAMPLE_SECONDS = 0.004
-WARM_ROWS = 2_000
 
 
-def bound_bytes(budget: str) -> int:
-    return int(1.25 * parse_bytes(budget)) + SLACK_BYTES
-
-
-def resident(pid: int) -> dict[str, int]:
-    """Resident bytes by kind."""
-    kinds = {"RssAnon": 0, "RssFile": 0, "RssShmem": 0}
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name in kinds:
-            kinds[name] = int(value.split()[0]) * 1024
-    return kinds
-
-
-def counted(kinds: dict[str, int], direct: bool) -> int:
-    return kinds["RssAnon"] + kinds["RssShmem"] + (kinds["RssFile"] if direct else 0)
-
-
-def store(folder: Path, rows: int) -> Path:
-    path = folder / f"r{rows}"
-    if not path.exists():
-        reader = pa.RecordBatchReader.from_batches(MASTER_SCHEMA, master_batches(rows, seed=1))
-        build_pages(reader, path, on=KEY)
-    return path
-
-
-def flow(join: object, batches: Iterator[pa.RecordBatch], until: float) -> int:
+def flow(join: SemiStreamJoin, batches: Iterator[pa.RecordBatch], until: float) -> int:
     """Push and drain until the input or the time is over; the output is built and dropped."""
     out = 0
-    for batch in batches:
-        for joined in join.push(batch):  # type: ignore[attr-defined]
-            out += joined.num_rows
-            if time.monotonic() > until:
-                return out
-        if time.monotonic() > until:
-            break
-    for joined in join.drain():  # type: ignore[attr-defined]
+    for joined in join.run(batches):
         out += joined.num_rows
         if time.monotonic() > until:
             break
@@ -80,18 +47,16 @@ def flow(join: object, batches: Iterator[pa.RecordBatch], until: float) -> int:
 
 
 def child(task: dict[str, object]) -> None:
-    """Warm up (import, compile), say so, wait for the word, join, report, wait to be measured a last time."""
+    """Warm up (import, compile), join when the word comes, report while everything is still held."""
     algorithm, direct = str(task["algorithm"]), bool(task["direct"])
     rows, tuples = int(str(task["rows"])), int(str(task["tuples"]))
-    arguments = {"on": KEY, "stream_schema": STREAM_SCHEMA, "direct": direct}
-    with open_join(algorithm, master=task["warm"], memory="32MB", **arguments) as join:
-        flow(join, stream_batches(20_000, WARM_ROWS, batch_rows=5_000), time.monotonic() + 60)
-    print("ready", flush=True)
-    sys.stdin.readline()
+    rehearse(algorithm)
+    ready()
     started = time.monotonic()
-    with open_join(algorithm, master=task["store"], memory=task["budget"], **arguments) as join:
-        batches = stream_batches(tuples, rows, seed=2)
-        out = flow(join, batches, started + float(str(task["seconds"])))
+    with open_join(
+        algorithm, master=task["store"], memory=task["budget"], on=KEY, stream_schema=STREAM_SCHEMA, direct=direct
+    ) as join:
+        out = flow(join, stream_batches(tuples, rows, seed=2), started + float(str(task["seconds"])))
         report = {
             "rows_in": join.stats.tuples_in,
             "rows_out": out,
@@ -99,47 +64,24 @@ def child(task: dict[str, object]) -> None:
             "budget_bytes": join.memory.budget_bytes,
             "seconds": round(time.monotonic() - started, 2),
         }
-        print(json.dumps(report), flush=True)
-        sys.stdin.readline()
+        hand_over(report)
 
 
 def measure(task: dict[str, object]) -> dict[str, object]:
-    """Run one child and sample it."""
-    command = [sys.executable, __file__, "--child", json.dumps(task)]
+    """Run one child and weigh it."""
     direct = bool(task["direct"])
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        if process.stdout.readline().strip() != "ready":
-            raise RuntimeError(f"{task['algorithm']} did not start")
-        before = peak = counted(resident(process.pid), direct)
-        process.stdin.write("go\n")
-        process.stdin.flush()
-        answer: list[str] = []
-        while not answer:
-            peak = max(peak, counted(resident(process.pid), direct))
-            if _readable(process, SAMPLE_SECONDS):
-                answer.append(process.stdout.readline())
-        if not answer[0]:
-            raise RuntimeError(f"{task['algorithm']} ended without a report")
-        peak = max(peak, counted(resident(process.pid), direct))
-        process.stdin.close()
-    report = json.loads(answer[0])
-    bound = bound_bytes(str(task["budget"]))
-    own = report["peak_bytes"] <= report["budget_bytes"]
+    watched = watch(str(task["algorithm"]), [__file__, "--child", json.dumps(task)], files=direct)
+    report, grown = watched.report, watched.most_bytes
+    bound = allowed_bytes(parse_bytes(str(task["budget"])))
     return {
         "algorithm": task["algorithm"],
         "budget": task["budget"],
         "reads": "direct" if direct else "buffered",
         **report,
-        "resident_bytes": peak - before,
+        "resident_bytes": grown,
         "bound_bytes": bound,
-        "ok": own and peak - before <= bound,
+        "ok": report["peak_bytes"] <= report["budget_bytes"] and grown <= bound,
     }
-
-
-def _readable(process: subprocess.Popen[str], seconds: float) -> bool:
-    return bool(select.select([process.stdout], [], [], seconds)[0])
 
 
 def main() -> int:
@@ -151,7 +93,7 @@ def main() -> int:
     parser.add_argument("--budgets", nargs="+", default=["16MB", "64MB", "256MB"])
     parser.add_argument("--reads", nargs="+", choices=["buffered", "direct"], default=["buffered", "direct"])
     parser.add_argument("--folder", type=Path, help="where R is written and kept (default: a temporary folder)")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--json", action="store_true", help="one JSON object per line")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
@@ -161,16 +103,16 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        paths = {"store": str(store(folder, args.rows)), "warm": str(store(folder, WARM_ROWS))}
+        store = path_of(Synthetic(args.rows), "pages", folder)
         if not args.json:
             print(f"R = {args.rows:,} tuples of 120 bytes; MB")
             heads = ("operator", "reads", "budget", "own peak", "resident", "bound", "M tuples")
             print("{:<14}{:<10}{:>9}{:>10}{:>10}{:>9}{:>10}".format(*heads))
-        for algorithm in args.algorithms or sorted(OPERATORS):
+        for algorithm in args.algorithms or sorted(ALGORITHMS):
             for reads in args.reads:
                 for budget in args.budgets:
-                    task = {"algorithm": algorithm, "direct": reads == "direct", "budget": budget, **paths}
-                    task |= {"rows": args.rows, "tuples": args.tuples, "seconds": args.seconds}
+                    task = {"algorithm": algorithm, "direct": reads == "direct", "budget": budget}
+                    task |= {"store": str(store), "rows": args.rows, "tuples": args.tuples, "seconds": args.seconds}
                     row = measure(task)
                     all_ok &= bool(row["ok"])
                     print(json.dumps(row) if args.json else line(row), flush=True)

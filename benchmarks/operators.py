@@ -22,7 +22,6 @@ import platform
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
@@ -31,33 +30,24 @@ from typing import Any
 
 os.environ.setdefault("POLARS_MAX_THREADS", "2")
 
-import duckdb
 import numpy as np
-import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
-import semistream
-from semistream.operators.ssbj import SSBJ
-from semistream.workloads.optimum import optimal_tuples_per_cycle
-from semistream.workloads.relation import (
-    KEY,
-    MASTER_ROW_BYTES,
-    MASTER_SCHEMA,
-    STREAM_SCHEMA,
-    master_batches,
-    master_keys,
-    master_table,
-    stream_batches,
-)
-from semistream.workloads.zipf import key_probabilities, zipf_keys
+from semistream.lab.contest.contestants import Contestant, DuckDbMemory, DuckDbParquet, Ours, PolarsMemory
+from semistream.lab.forms import path_of
+from semistream.lab.measure.steady import warm
+from semistream.lab.measure.turns import Performance, ratios, take_turns
+from semistream.lab.sources import Synthetic
+from semistream.lab.workloads.optimum import optimal_tuples_per_cycle
+from semistream.lab.workloads.relation import MASTER_ROW_BYTES, WAITING_BYTES, SyntheticStream
+from semistream.lab.workloads.workload import Reading
+from semistream.lab.workloads.zipf import key_probabilities, zipf_keys
 
 SEED = 1
 EXPONENT = 1.0
-#: The papers' size of a waiting tuple: 20 bytes and a queue node.
-PAPER_V_S = 24
+#: of Polars and DuckDB
+THREADS = 2
 PARTS = ("memory", "peers", "optimum", "siblings")
 console = Console(width=150)
 
@@ -69,11 +59,22 @@ class Settings:
     rows: int
     turns: int
     seconds: float
-    warm_cycles: int
     warm_seconds: float
     measured_cycles: int
     full: bool
     data: Path
+
+    def source(self, rows: int, repeated: bool = False) -> Synthetic:
+        """R of so many tuples."""
+        return Synthetic(rows, EXPONENT, SEED, repeated)
+
+    def path(self, rows: int, form: str = "pages") -> Path:
+        """R in one of its forms, made once for a data folder."""
+        return path_of(self.source(rows), form, self.data, say)
+
+
+def say(what: str) -> None:
+    console.print(f"{what} …")
 
 
 @dataclass
@@ -96,188 +97,76 @@ class Line:
         return "pass" if self.figure >= self.bar else "short"
 
 
-# ------------------------------------------------------------------------------------------------- data
+# -------------------------------------------------------------------------------------------- contestants
 
 
-def parquet_master(settings: Settings, rows: int, repeat: bool) -> Path:
-    """R as Parquet files, made once for a data folder."""
-    folder = settings.data / f"parquet-{rows}{'-repeat' if repeat else ''}"
-    if folder.exists():
-        return folder
-    with _made_whole(folder) as scratch:
-        scratch.mkdir()
-        files, a_file = max(1, rows // 5_000_000), -(-rows // max(1, rows // 5_000_000))
-        for number in range(files):
-            # Plain and uncompressed: what a reader decodes fastest, for the values are random.
-            with pq.ParquetWriter(
-                scratch / f"part-{number:03d}.parquet",
-                MASTER_SCHEMA,
-                compression="none",
-                use_dictionary=False,
-            ) as writer:
-                for start in range(number * a_file, min(rows, (number + 1) * a_file), 1 << 17):
-                    count = min(1 << 17, rows - start, (number + 1) * a_file - start)
-                    writer.write_table(master_table(rows, SEED, start, count, repeat))
-    return folder
+class Player(Performance):
+    """A contestant with its own endless stream, of which it never reads the same tuples twice."""
 
-
-def page_store(settings: Settings, rows: int, repeat: bool) -> Path:
-    """R as a page store, made once for a data folder."""
-    folder = settings.data / f"pages-{rows}{'-repeat' if repeat else ''}"
-    if folder.exists():
-        return folder
-    with _made_whole(folder) as scratch:
-        reader = pa.RecordBatchReader.from_batches(MASTER_SCHEMA, master_batches(rows, SEED, repeat=repeat))
-        semistream.build_pages(reader, scratch, on=KEY)
-    return folder
-
-
-@contextlib.contextmanager
-def _made_whole(folder: Path) -> Iterator[Path]:
-    console.print(f"making {folder.name} …")
-    scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".making-")) / folder.name
-    yield scratch
-    scratch.rename(folder)
-    scratch.parent.rmdir()
-
-
-class Stream:
-    """An endless stream; each contestant reads its own, and never the same tuples twice."""
-
-    def __init__(self, n_keys: int, batch_rows: int) -> None:
-        self.n_keys = n_keys
-        self.batch_rows = batch_rows
-        self.position = 0
-
-    def next(self) -> pa.RecordBatch:
-        (batch,) = stream_batches(
-            self.batch_rows, self.n_keys, EXPONENT, SEED, start=self.position, batch_rows=self.batch_rows
-        )
-        self.position += self.batch_rows
-        return batch
-
-
-# ------------------------------------------------------------------------------------------ contestants
-
-
-class Contestant:
-    """Anything that takes a batch of the stream and gives the number of joined rows it built."""
-
-    def __init__(self, name: str, stream: Stream, consume: Callable[[pa.RecordBatch], int]) -> None:
+    def __init__(self, name: str, contestant: Contestant, rows: int, batch_rows: int) -> None:
         self.name = name
-        self.stream = stream
-        self.consume = consume
-        self.rates: list[float] = []
-
-    def turn(self, seconds: float) -> float:
-        """Push batches until that much time has gone into joining; tuples a second."""
-        spent, tuples = 0.0, 0
-        while spent < seconds:
-            batch = self.stream.next()
-            started = time.perf_counter()
-            self.consume(batch)
-            spent += time.perf_counter() - started
-            tuples += batch.num_rows
-        return tuples / spent
-
-
-class Operator(Contestant):
-    """A semistream operator, kept open."""
-
-    def __init__(self, algorithm: str, master: Path, stream: Stream, memory: int, **options: Any) -> None:
-        self.algorithm = algorithm
-        self.join = semistream.open_join(
-            algorithm, master=master, on=KEY, memory=memory, stream_schema=STREAM_SCHEMA, **options
-        )
-        super().__init__(f"{algorithm} {memory / 1e6:,.1f} MB", stream, self._push)
-
-    def _push(self, batch: pa.RecordBatch) -> int:
-        return sum(joined.num_rows for joined in self.join.push(batch))
+        self.contestant = contestant
+        self.rows = rows
+        self.stream = Reading(SyntheticStream(rows, EXPONENT, SEED))
+        super().__init__(contestant.join, self.stream.batches(batch_rows))
 
     def close(self, tuples: np.ndarray | None = None) -> None:
         """Finish, and refuse figures got with wrong output; `tuples` counts the master tuples of each key."""
-        for _ in self.join.drain():
-            pass
-        expected = self.stream.position if tuples is None else matches(self.stream, tuples)
-        if self.join.stats.rows_out != expected:
-            raise SystemExit(f"{self.name} gave {self.join.stats.rows_out:,} rows instead of {expected:,}")
-        self.join.close()
+        out = self.rows_out + sum(output.num_rows for output in self.contestant.finish())
+        expected = self.tuples_in if tuples is None else self._matches(tuples)
+        if out != expected:
+            raise SystemExit(f"{self.name} gave {out:,} rows instead of {expected:,}")
+        self.contestant.close()
+
+    def _matches(self, tuples: np.ndarray) -> int:
+        """Rows of the inner join of all tuples that were read of the stream."""
+        total = 0
+        for start in range(0, self.tuples_in, 1 << 20):
+            count = min(1 << 20, self.tuples_in - start)
+            total += int(tuples[zipf_keys(self.rows, EXPONENT, SEED, start, count)].sum())
+        return total
 
 
-def matches(stream: Stream, tuples: np.ndarray) -> int:
-    """Rows of the inner join of all tuples that were read of a stream."""
-    total = 0
-    for start in range(0, stream.position, 1 << 20):
-        count = min(1 << 20, stream.position - start)
-        total += int(tuples[zipf_keys(stream.n_keys, EXPONENT, SEED, start, count)].sum())
-    return total
+class Operator(Player):
+    """A semistream operator, kept open."""
+
+    def __init__(self, algorithm: str, store: Path, rows: int, batch_rows: int, memory: int, **options: Any) -> None:
+        self.algorithm = algorithm
+        ours = Ours(store, memory, algorithm=algorithm, **options)
+        self.join = ours.operator
+        super().__init__(f"{algorithm} {memory / 1e6:,.1f} MB", ours, rows, batch_rows)
 
 
-def polars_eager(master: pa.Table, stream: Stream) -> Contestant:
-    """Joins every batch with all of R in memory, eagerly, two threads."""
-    held = pl.DataFrame(master)
-
-    def consume(batch: pa.RecordBatch) -> int:
-        return pl.DataFrame(batch).join(held, on=KEY, how="inner").height
-
-    return Contestant("polars", stream, consume)
+def compete(players: list[Player], settings: Settings) -> None:
+    """Take turns, and show what came of it."""
+    take_turns(players, settings.turns, settings.seconds)
+    for player in players:
+        spread = f"{min(player.rates):,.0f} – {max(player.rates):,.0f}"
+        console.print(f"  {player.name:<28} {player.median:>12,.0f} /s   {spread}")
 
 
-def duckdb_with(source: str, master: pa.Table | None, stream: Stream) -> Contestant:
-    """Joins every batch with a relation of DuckDB: a table in memory or the Parquet files."""
-    connection = duckdb.connect(config={"threads": 2})
-    if master is not None:
-        connection.register("given", master)
-        connection.execute("CREATE TABLE r AS SELECT * FROM given")
-
-    def consume(batch: pa.RecordBatch) -> int:
-        connection.register("s", pa.Table.from_batches([batch]))
-        query = f"SELECT s.*, r.* EXCLUDE ({KEY}) FROM s JOIN {source} r USING ({KEY})"
-        return int(connection.sql(query).to_arrow_table().num_rows)
-
-    return Contestant("duckdb", stream, consume)
-
-
-def take_turns(contestants: list[Contestant], turns: int, seconds: float) -> None:
-    """One turn each, again and again, the order reversed every time."""
-    for number in range(turns):
-        for contestant in contestants if number % 2 == 0 else contestants[::-1]:
-            contestant.rates.append(contestant.turn(seconds))
-    for contestant in contestants:
-        spread = f"{min(contestant.rates):,.0f} – {max(contestant.rates):,.0f}"
-        console.print(f"  {contestant.name:<28} {statistics.median(contestant.rates):>12,.0f} /s   {spread}")
-
-
-def ratio(part: str, one: Contestant, other: Contestant, bar: float | None, note: str = "") -> Line:
+def ratio(part: str, one: Player, other: Player, bar: float | None, note: str = "") -> Line:
     """Median of the ratios turn by turn, with the smallest and the largest."""
-    ratios = [a / b for a, b in zip(one.rates, other.rates, strict=True)]
+    found = ratios(one.rates, other.rates)
     return Line(
         part,
         f"{one.name} / {other.name}",
-        statistics.median(ratios),
-        min(ratios),
-        max(ratios),
+        statistics.median(found),
+        min(found),
+        max(found),
         bar,
         note,
         {"rates_per_s": {one.name: one.rates, other.name: other.rates}},
     )
 
 
-def warm(operator: Operator, settings: Settings) -> None:
-    """Push until the cache is what it will stay: some R-cycles for a scan, some tuples a key for an index."""
-    started = time.perf_counter()
+def warm_up(operator: Operator, settings: Settings) -> None:
+    """Push until the operator is steady, or the time is over."""
+    found = warm(operator.join, operator.batch, settings.warm_seconds)
     stats = operator.join.stats
-    scans = operator.join.access == "scan"
-    while time.perf_counter() - started < settings.warm_seconds:
-        operator.consume(operator.stream.next())
-        # A scan operator that holds all of R ends its cycles; then tuples decide there too.
-        if scans and stats.r_cycles >= settings.warm_cycles:
-            break
-        if stats.finished >= (20 if scans else 5) * operator.stream.n_keys:
-            break
     console.print(
-        f"  {operator.name:<28} after {operator.stream.position:>12,} tuples, {stats.r_cycles} R-cycles, "
-        f"{time.perf_counter() - started:.0f} s; hit rate so far {stats.hit_rate:.1%}"
+        f"  {operator.name:<28} after {operator.tuples_in:>12,} tuples, {stats.r_cycles} R-cycles; "
+        f"hit rate so far {stats.hit_rate:.1%}{'' if found.steady else '; not steady yet'}"
     )
 
 
@@ -286,7 +175,7 @@ def tuples_per_cycle(operator: Operator, cycles: int) -> float:
     stats, pages = operator.join.stats, operator.join.master.n_pages
     finished, read = stats.finished, stats.pages_read
     while stats.pages_read - read < cycles * pages:
-        operator.consume(operator.stream.next())
+        operator.batch()
     return float((stats.finished - finished) / ((stats.pages_read - read) / pages))
 
 
@@ -301,17 +190,15 @@ class Sizes:
 
 
 def real_sizes(operator: Operator) -> Sizes:
-    """As the operator lays them out: slots with their headers and their part of the directories."""
+    """As SSBJ lays them out: slots with their headers and their part of the directories."""
     join = operator.join
-    if not isinstance(join, SSBJ):
-        raise TypeError(f"{operator.name} has no balance of cache and waiting tuples")
     tables = ("pending table", "cache", "var blocks", "key filter")
     rest = sum(size for part, size in join.memory.now.items() if part not in tables)
     return Sizes(
         memory=join.memory.budget_bytes - rest,
-        v_R=join.cache.pool.slot_bytes,
-        v_S=join.pending.tuple_bytes,
-        entry_bytes=join.entry_bytes,
+        v_R=join.loop.cache.pool.slot_bytes,
+        v_S=join.loop.pending.tuple_bytes,
+        entry_bytes=join.loop.cache.entry_bytes(),
     )
 
 
@@ -321,26 +208,25 @@ def real_sizes(operator: Operator) -> Sizes:
 def part_memory(settings: Settings) -> Iterator[Line]:
     """R small enough for Polars to hold: what does a budget of R, or of a tenth of it, cost in speed?"""
     rows = settings.rows
-    store = page_store(settings, rows, repeat=False)
+    store, files = settings.path(rows), settings.path(rows, "parquet")
     size = rows * MASTER_ROW_BYTES
-    master = master_table(rows, SEED)
-    polars = polars_eager(master, Stream(rows, 100_000))
-    table = duckdb_with("r", master, Stream(rows, 100_000))
-    del master
-    whole = [Operator(name, store, Stream(rows, 100_000), 4 * size) for name in ("ssbj", "sweepjoin")]
-    tenth = [Operator(name, store, Stream(rows, 100_000), size // 10) for name in ("ssbj", "sweepjoin")]
+    polars = Player("polars", PolarsMemory(files, size, THREADS), rows, 100_000)
+    table = Player("duckdb", DuckDbMemory(files, size, THREADS), rows, 100_000)
+    whole = [Operator(name, store, rows, 100_000, 4 * size) for name in ("ssbj", "sweepjoin")]
+    tenth = [Operator(name, store, rows, 100_000, size // 10) for name in ("ssbj", "sweepjoin")]
     for operator in (*whole, *tenth):
-        warm(operator, settings)
+        warm_up(operator, settings)
     for peer in (polars, table):
         peer.turn(settings.seconds / 4)
-    take_turns([polars, table, *whole, *tenth], settings.turns, settings.seconds)
+    compete([polars, table, *whole, *tenth], settings)
     for operator in whole:
         yield ratio("memory", operator, polars, 1.0, "the budget holds R")
     for operator in tenth:
         yield ratio("memory", operator, polars, 0.4, "the budget is 10 % of R")
     for operator in (*whole, *tenth):
         yield ratio("memory", operator, table, None, "R as a DuckDB table")
-        operator.close()
+    for player in (polars, table, *whole, *tenth):
+        player.close()
 
 
 def part_peers(settings: Settings) -> Iterator[Line]:
@@ -348,15 +234,14 @@ def part_peers(settings: Settings) -> Iterator[Line]:
     sizes = [settings.rows, 10 * settings.rows] + ([50 * settings.rows] if settings.full else [])
     for rows in sizes:
         console.print(f"R = {rows:,}")
-        store = page_store(settings, rows, repeat=False)
-        files = parquet_master(settings, rows, repeat=False)
-        peer = duckdb_with(f"read_parquet('{files}/*.parquet')", None, Stream(rows, 500_000))
         budget = rows * MASTER_ROW_BYTES // 10
-        operators = [Operator(name, store, Stream(rows, 500_000), budget) for name in ("sweepjoin", "ssbj")]
+        peer = Player("duckdb", DuckDbParquet(settings.path(rows, "parquet"), budget, THREADS), rows, 500_000)
+        store = settings.path(rows)
+        operators = [Operator(name, store, rows, 500_000, budget) for name in ("sweepjoin", "ssbj")]
         for operator in operators:
-            warm(operator, settings)
+            warm_up(operator, settings)
         peer.turn(0.1)
-        take_turns([peer, *operators], settings.turns, settings.seconds)
+        compete([peer, *operators], settings)
         lines = [ratio("peers", operator, peer, None, f"R = {rows:,}, budget 10 %") for operator in operators]
         yield from lines
         best = max(lines, key=lambda line: line.figure)
@@ -370,30 +255,29 @@ def part_peers(settings: Settings) -> Iterator[Line]:
             bar,
             f"R = {rows:,}, {best.what}",
         )
-        for operator in operators:
-            operator.close()
+        for player in (peer, *operators):
+            player.close()
 
 
 def part_optimum(settings: Settings) -> Iterator[Line]:
     """Keys drawn with repetition (ssbj2019): how near SSBJ comes to the best any cache policy could do."""
     rows = settings.rows
-    store = page_store(settings, rows, repeat=True)
+    source = settings.source(rows, repeated=True)
+    store = path_of(source, "pages", settings.data, say)
     probabilities = key_probabilities(rows, EXPONENT, SEED)
-    tuples = np.bincount(master_keys(rows, SEED, 0, rows, repeat=True), minlength=rows)
+    tuples = np.bincount(source.master.keys(0, rows), minlength=rows)
     for share, cycle_bar, second_bar in ((0.01, 2.5, 1.5), (0.10, 4.0, 2.0)):
         budget = int(share * rows * MASTER_ROW_BYTES)
         console.print(f"budget {share * 100:g} % of R")
-        batch_rows = max(1000, budget // PAPER_V_S // 20)
-        mesh, ssbj = (
-            Operator(name, store, Stream(rows, batch_rows), budget, direct=True) for name in ("meshjoin", "ssbj")
-        )
+        batch_rows = max(1000, budget // WAITING_BYTES // 20)
+        mesh, ssbj = (Operator(name, store, rows, batch_rows, budget, direct=True) for name in ("meshjoin", "ssbj"))
         per_cycle = {}
         for operator in (mesh, ssbj):
-            warm(operator, settings)
+            warm_up(operator, settings)
             per_cycle[operator.algorithm] = tuples_per_cycle(operator, settings.measured_cycles)
         finished = per_cycle["ssbj"]
         note = f"budget {share * 100:g} % of R, per R-cycle"
-        papers = optimal_tuples_per_cycle(probabilities, tuples, MASTER_ROW_BYTES, PAPER_V_S, budget)
+        papers = optimal_tuples_per_cycle(probabilities, tuples, MASTER_ROW_BYTES, WAITING_BYTES, budget)
         sizes = real_sizes(ssbj)
         real = optimal_tuples_per_cycle(probabilities, tuples, sizes.v_R, sizes.v_S, sizes.memory, sizes.entry_bytes)
         # The formula prices tuples only: a cached key, or its absence, costs nothing by itself.
@@ -414,10 +298,10 @@ def part_optimum(settings: Settings) -> Iterator[Line]:
             ("ssbj / meshjoin", finished / per_cycle["meshjoin"], cycle_bar),
             ("W* / meshjoin, real bytes, key entries priced", real / per_cycle["meshjoin"], None),
             ("W* / meshjoin, real bytes, tuples only", tuples_only / per_cycle["meshjoin"], None),
-            ("W* / meshjoin, papers' bytes", papers / (budget / PAPER_V_S), None),
+            ("W* / meshjoin, papers' bytes", papers / (budget / WAITING_BYTES), None),
         ):
             yield Line("optimum", text, figure, figure, figure, bar, note, detail)
-        take_turns([mesh, ssbj], settings.turns, settings.seconds)
+        compete([mesh, ssbj], settings)
         yield ratio("optimum", ssbj, mesh, second_bar, f"budget {share * 100:g} % of R, per second, O_DIRECT")
         mesh.close(tuples)
         ssbj.close(tuples)
@@ -426,15 +310,15 @@ def part_optimum(settings: Settings) -> Iterator[Line]:
 def part_siblings(settings: Settings) -> Iterator[Line]:
     """The CACHEJOIN family among itself, every page read past the page cache."""
     rows = settings.rows
-    store = page_store(settings, rows, repeat=False)
+    store = settings.path(rows)
     budget = rows * MASTER_ROW_BYTES // 10
     operators = {
-        name: Operator(name, store, Stream(rows, 100_000), budget, direct=True)
+        name: Operator(name, store, rows, 100_000, budget, direct=True)
         for name in ("hybridjoin", "cachejoin", "pcachejoin", "opcachejoin")
     }
     for operator in operators.values():
-        warm(operator, settings)
-    take_turns(list(operators.values()), settings.turns, settings.seconds)
+        warm_up(operator, settings)
+    compete(list(operators.values()), settings)
     for better, worse, bar in (
         ("cachejoin", "hybridjoin", 2.0),
         ("pcachejoin", "cachejoin", 1.0),
@@ -490,7 +374,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", action="append", choices=PARTS, help="only this part (may be repeated)")
     parser.add_argument("--rows", type=int, default=1_000_000, help="master tuples of the smallest R")
-    parser.add_argument("--quick", action="store_true", help="R of 100 k tuples, short turns")
+    parser.add_argument("--quick", action="store_true", help="R of 200 k tuples, short turns")
     parser.add_argument("--full", action="store_true", help="R of 50 M tuples as well")
     parser.add_argument("--turns", type=int, help="turns of every contestant")
     parser.add_argument("--seconds", type=float, help="length of a turn")
@@ -504,10 +388,9 @@ def main() -> int:
             data = given.data
             data.mkdir(parents=True, exist_ok=True)
         settings = Settings(
-            rows=min(given.rows, 100_000) if given.quick else given.rows,
+            rows=min(given.rows, 200_000) if given.quick else given.rows,
             turns=given.turns or (3 if given.quick else 7),
             seconds=given.seconds or (0.3 if given.quick else 2.0),
-            warm_cycles=8 if given.quick else 24,
             warm_seconds=3 if given.quick else 90,
             measured_cycles=4 if given.quick else 12,
             full=given.full,

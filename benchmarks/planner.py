@@ -3,7 +3,7 @@
 Settings are drawn once, by a fixed seed, from sizes of R, budgets, skews, shares without a match, batch sizes, finished
 batch by batch or not, with an index (page store) or without (Parquet). The pick is what `algorithm="auto"` has settled
 on after its trial; the first plan, made of R, the budget and one batch of the stream, is judged beside it. Rates are
-wall-clock tuples a second. All operators run for a moment; the fastest few and the picks are opened again, warmed up
+wall-clock tuples per second. All operators run for a moment; the fastest few and the picks are opened again, warmed up
 until their caches are at rest (or for some seconds), and measured in turns. Half of these turns say which is the
 fastest, the other half how a pick compares with it, turn by turn, and the median counts: the fastest of several noisy
 figures would otherwise be the luckiest of them.
@@ -36,30 +36,32 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
-from semistream import build_pages
-from semistream.cost.calibrate import calibrate
+from semistream.algorithms.registry import ALGORITHMS
 from semistream.cost.profile import CostProfile
+from semistream.engine.join import SemiStreamJoin
 from semistream.errors import BudgetError
+from semistream.lab.calibrate.calibrate import calibrate
+from semistream.lab.forms import path_of
+from semistream.lab.measure.steady import warm
+from semistream.lab.measure.turns import Performance, ratios, take_turns
+from semistream.lab.sources import Synthetic
+from semistream.lab.workloads.relation import KEY, MASTER_ROW_BYTES, stream_batches
 from semistream.master.base import Master
 from semistream.master.open import open_master
-from semistream.operators.registry import OPERATORS
 from semistream.planner.auto import AutoJoin
-from semistream.planner.plan import Plan, make_plan
+from semistream.planner.plan import JoinPlan, make_plan
 from semistream.planner.stream import StreamSample
 from semistream.spec import JoinSpec
-from semistream.workloads.relation import KEY, MASTER_ROW_BYTES, master_table, stream_batches
 
 SEED = 2026
 #: of a stream, which then begins again: more than any cache remembers
 TUPLES = 4_000_000
 WITHIN, SHARE, WORST = 0.9, 0.9, 0.5
-#: seconds: a first impression, before and while it is taken; rounds of the warm-up and most of it; a turn
-FIRST_S, FIRST_WARM_S, WARM_S, MOST_WARM_S, TURN_S = 0.3, 0.3, 0.4, 5.0, 0.25
+#: seconds: a first impression, before and while it is taken; most of a warm-up; a turn
+FIRST_S, FIRST_WARM_S, MOST_WARM_S, TURN_S = 0.3, 0.3, 5.0, 0.25
 TURNS, FINALISTS = 10, 4
 #: how long "auto" may take to settle
 MOST_TRIAL_S = 30.0
-#: R-cycles that a scan needs until it is at rest, and by how much hits may change from round to round then
-CYCLES, AT_REST = 6, 0.01
 #: who has less than this part of the fastest rate so far needs no further measurement
 HOPELESS = 0.5
 console = Console(width=150)
@@ -110,14 +112,12 @@ class Data:
         self._streams: dict[tuple[int, float, float, int], list[pa.RecordBatch]] = {}
 
     def master(self, case: Case) -> Master:
-        kind = "store" if case.index else "parquet"
-        path = self._folder / f"{kind}-{case.rows}"
+        source = Synthetic(case.rows, page_rows=64)
+        if case.index:
+            return open_master(path_of(source, "pages", self._folder), (KEY,))
+        path = self._folder / f"narrow-{case.rows}.parquet"
         if not path.exists():
-            table = master_table(case.rows, seed=1)
-            if case.index:
-                build_pages(table, path, on=KEY, page_rows=64)
-            else:
-                pq.write_table(table.select([KEY, "m01", "m02", "m03"]), path, row_group_size=50_000)
+            pq.write_table(source.master.table().select([KEY, "m01", "m02", "m03"]), path, row_group_size=50_000)
         return open_master(path, (KEY,))
 
     def stream(self, case: Case) -> list[pa.RecordBatch]:
@@ -143,7 +143,7 @@ def _missing(batch: pa.RecordBatch, case: Case) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([moved.cast(keys.type), *batch.columns[1:]], schema=batch.schema)
 
 
-def planned(case: Case, master: Master, first: pa.RecordBatch, profile: CostProfile) -> Plan:
+def planned(case: Case, master: Master, first: pa.RecordBatch, profile: CostProfile) -> JoinPlan:
     spec = JoinSpec.make(KEY, "left")
     sample = StreamSample(master, spec, first.schema)
     sample.add(first)
@@ -153,7 +153,7 @@ def planned(case: Case, master: Master, first: pa.RecordBatch, profile: CostProf
         spec,
         first.schema,
         case.memory,
-        sample.facts(),
+        sample.statistics(),
         profile=profile,
         batch=case.batch,
         micro_batches=case.micro_batches,
@@ -174,38 +174,19 @@ def settled(case: Case, master: Master, stream: list[pa.RecordBatch], profile: C
         return explanation.chosen, list(explanation.revisions)
 
 
-class Runner:
+class Runner(Performance):
     """One operator in one setting, kept open so that it can be measured in turns with others."""
 
     def __init__(self, name: str, master: Master, case: Case, stream: list[pa.RecordBatch], options: Any) -> None:
-        self.join = OPERATORS[name](master, JoinSpec.make(KEY, "left"), case.memory, **options)
-        self._stream = itertools.cycle(stream)
+        self.join = SemiStreamJoin(ALGORITHMS[name], master, JoinSpec.make(KEY, "left"), case.memory, options)
+        self.join.start(stream[0].schema)
         self._drains = case.micro_batches
+        super().__init__(self._joined, itertools.cycle(stream))
 
-    def run(self, seconds: float) -> float:
-        """Tuples a second over so much time, at least one batch."""
-        tuples, started = 0, time.perf_counter()
-        while not tuples or time.perf_counter() - started < seconds:
-            batch = next(self._stream)
-            _spend(self.join.push(batch))
-            if self._drains:
-                _spend(self.join.drain())
-            tuples += batch.num_rows
-        return tuples / (time.perf_counter() - started)
-
-    def warm_up(self) -> None:
-        """Until hits no longer change, and a scan that is no main-memory join has gone round some times."""
-        stats, until = self.join.stats, time.perf_counter() + MOST_WARM_S
-        resident = getattr(self.join, "resident", False)
-        last = -1.0
-        while time.perf_counter() < until:
-            hits, tuples = stats.cache_hits, stats.tuples_in
-            self.run(WARM_S)
-            share = (stats.cache_hits - hits) / (stats.tuples_in - tuples)
-            turning = self.join.access == "scan" and not resident and stats.r_cycles < CYCLES
-            if abs(share - last) <= AT_REST and not turning:
-                return
-            last = share
+    def _joined(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        yield from self.join.push(batch)
+        if self._drains:
+            yield from self.join.drain()
 
 
 def _spend(outputs: Iterator[pa.RecordBatch]) -> None:
@@ -234,20 +215,18 @@ def measure(case: Case, data: Data, profile: CostProfile) -> dict[str, Any]:
         except BudgetError:
             continue
         with runner.join:
-            first[name] = runner.run(FIRST_WARM_S)
+            first[name] = runner.rate(FIRST_WARM_S)
             if first[name] > HOPELESS / 2 * max(first.values()):
-                first[name] = runner.run(FIRST_S)
+                first[name] = runner.rate(FIRST_S)
     best = max(first.values())
     finalists = sorted((name for name in first if first[name] > HOPELESS * best), key=lambda name: -first[name])
     finalists = finalists[:FINALISTS]
     finalists += [label for label in dict.fromkeys(labels.values()) if label not in finalists]
     runners = {name: Runner(contestants[name][0], master, case, stream, contestants[name][1]) for name in finalists}
     for runner in runners.values():
-        runner.warm_up()
-    rates: dict[str, list[float]] = {name: [] for name in finalists}
-    for _ in range(TURNS):
-        for name, runner in runners.items():
-            rates[name].append(runner.run(TURN_S))
+        warm(runner.join, runner.batch, MOST_WARM_S)
+    take_turns(list(runners.values()), TURNS, TURN_S)
+    rates = {name: runner.rates for name, runner in runners.items()}
     for runner in runners.values():
         runner.join.close()
     master.close()
@@ -255,9 +234,7 @@ def measure(case: Case, data: Data, profile: CostProfile) -> dict[str, Any]:
     fastest = max(rates, key=lambda name: statistics.median(rates[name][0::2]))
 
     def beside(label: str) -> float:
-        return statistics.median(
-            pick / best for pick, best in zip(rates[label][1::2], rates[fastest][1::2], strict=True)
-        )
+        return statistics.median(ratios(rates[label][1::2], rates[fastest][1::2]))
 
     predicted = {each.algorithm: each.rate_per_s for each in plan.candidates}
     return {

@@ -13,23 +13,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from semistream import build_pages
+from semistream.lab.measure.child import weigh
+from semistream.lab.measure.resident import allowed_bytes
+from semistream.lab.workloads.relation import KEY, SyntheticMaster, SyntheticStream
 from semistream.spec import parse_bytes
-from semistream.workloads.relation import KEY, MASTER_SCHEMA, STREAM_SCHEMA, master_batches, stream_batches
 
-SLACK_BYTES = 64_000_000
-SAMPLE_SECONDS = 0.003
 SMALL_ROWS = 1_000
 #: Large on purpose: memory must not grow with the row groups of the input.
 ROW_GROUP_ROWS = 1_000_000
@@ -44,53 +40,32 @@ def data(folder: Path, rows: int) -> Path:
     if (place / "store").exists():
         return place
     place.mkdir(parents=True, exist_ok=True)
-    for name, schema, batches in (
-        ("r", MASTER_SCHEMA, master_batches(rows, seed=1)),
-        ("s", STREAM_SCHEMA, stream_batches(rows, rows, seed=2)),
+    for name, table in (
+        ("r", SyntheticMaster(rows, seed=1).table()),
+        ("s", SyntheticStream(rows, seed=2).table(0, rows)),
     ):
-        table = pa.Table.from_batches(batches, schema)
         pq.write_table(table, place / f"{name}.parquet", row_group_size=ROW_GROUP_ROWS)
     build_pages(place / "r.parquet", place / "store", on=KEY)
     return place
-
-
-def resident(pid: int) -> int:
-    """Anonymous and shared bytes of a process in memory; 0 when it is gone."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
 
 
 def run(folder: Path, algorithm: str, budget: str, form: str) -> tuple[int, dict[str, float]] | None:
     """Peak bytes of one command and its own report with the processor's seconds; None if it refuses."""
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         master = folder / ("store" if form == "store" else "r.parquet")
-        command = [sys.executable, "-m", "semistream.cli", "join", "--json", "--algorithm", algorithm]
+        command = ["-m", "semistream.cli", "join", "--json", "--algorithm", algorithm]
         command += ["--stream", str(folder / "s.parquet"), "--master", str(master), "--on", KEY]
         command += ["--memory", budget, "--out", f"{scratch}/out.parquet"]
         started = resource.getrusage(resource.RUSAGE_CHILDREN)
-        with subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "SEMISTREAM_CACHE": f"{scratch}/cache"},
-        ) as process:
-            peak = 0
-            while process.poll() is None:
-                peak = max(peak, resident(process.pid))
-                time.sleep(SAMPLE_SECONDS)
-            out, errors = process.communicate()
-        if process.returncode == 2:
+        done = weigh(command, environment={"SEMISTREAM_CACHE": f"{scratch}/cache"})
+        if done.status == 2:
             # A budget below the least that the operator needs here; the command says how much that is.
             return None
-        if process.returncode:
-            raise RuntimeError(f"{' '.join(command)} failed: {errors}")
+        if done.status:
+            raise RuntimeError(f"{' '.join(command)} failed: {done.errors}")
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = ended.ru_utime + ended.ru_stime - started.ru_utime - started.ru_stime
-    return peak, {**json.loads(out), "cpu_seconds": round(seconds, 2)}
+    return done.most_bytes, {**json.loads(done.out), "cpu_seconds": round(seconds, 2)}
 
 
 def measure(large: Path, small: Path, algorithm: str, budget: str, form: str) -> dict[str, object]:
@@ -99,7 +74,7 @@ def measure(large: Path, small: Path, algorithm: str, budget: str, form: str) ->
     if base is None or found is None:
         return {**setting, "refused": True, "ok": True}
     least, (peak, report) = base[0], found
-    bound = int(1.25 * parse_bytes(budget)) + SLACK_BYTES
+    bound = allowed_bytes(parse_bytes(budget))
     return {
         **setting,
         "small_bytes": least,

@@ -30,30 +30,23 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from rich.table import Table
 
-import semistream
+from semistream.lab.contest.spark_contest import run_batches, stream_files
+from semistream.lab.forms import path_of
+from semistream.lab.measure.resident import proportional_bytes, spark_workers
+from semistream.lab.sources import Synthetic
+from semistream.lab.workloads.relation import KEY, MASTER_ROW_BYTES, MASTER_SCHEMA, SyntheticStream
 from semistream.spark import enrich, metrics
 from semistream.spark.session import open_session
-from semistream.workloads.relation import (
-    KEY,
-    MASTER_ROW_BYTES,
-    MASTER_SCHEMA,
-    STREAM_SCHEMA,
-    master_batches,
-    stream_batches,
-)
 
 SEED = 1
 EXPONENT = 1.0
 FILE_ROWS = 50_000
-STREAM_DDL = "k long, seq long, qty int"
-WIDE_DDL = STREAM_DDL + "".join(f", {name} long" for name in MASTER_SCHEMA.names if name != KEY)
+WIDE_DDL = "k long, seq long, qty int" + "".join(f", {name} long" for name in MASTER_SCHEMA.names if name != KEY)
 BARS = {("sweepjoin inner", "transport"): 0.7, ("sweepjoin left", "transport"): 0.7}
 BARS |= {("sweepjoin inner", "native inner"): 2.5, ("sweepjoin left", "native left"): 10.0}
 console = Console(width=150)
@@ -61,7 +54,7 @@ console = Console(width=150)
 
 @dataclass
 class Result:
-    """Rows a second of every contestant at one size of R and of the batch."""
+    """Rows per second of every contestant at one size of R and of the batch."""
 
     rows: int
     batch: int
@@ -82,30 +75,17 @@ class Data:
     """R as Parquet and as page store, S as small files; made once for each size of R."""
 
     def __init__(self, folder: Path, rows: int) -> None:
-        self.folder = folder / f"r{rows}"
+        source = Synthetic(rows, EXPONENT, SEED)
+        folder.mkdir(parents=True, exist_ok=True)
         self.rows = rows
-        self.parquet = self.folder / "master.parquet"
-        self.store = self.folder / "store"
-        self.stream = self.folder / "stream"
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.parquet = path_of(source, "parquet", folder)
+        self.store = path_of(source, "pages", folder)
+        self.stream = folder / f"stream-{rows}"
         self.stream.mkdir(exist_ok=True)
-        if not self.parquet.exists():
-            fresh = self.parquet.with_suffix(".new")
-            with pq.ParquetWriter(fresh, MASTER_SCHEMA) as writer:
-                for batch in master_batches(rows, SEED):
-                    writer.write_batch(batch, row_group_size=131_072)
-            fresh.rename(self.parquet)
-        if not self.store.exists():
-            semistream.build_pages(self.parquet, self.store, on=KEY)
 
-    def files(self, count: int) -> None:
-        """At least so many files of the stream."""
-        for i in range(count):
-            path = self.stream / f"{i:06d}.parquet"
-            if not path.exists():
-                part = stream_batches(FILE_ROWS, self.rows, EXPONENT, SEED + 1, start=i * FILE_ROWS)
-                pq.write_table(pa.Table.from_batches(part, schema=STREAM_SCHEMA), path)
-                os.utime(path, (1e9 + i, 1e9 + i))
+    def files(self, count: int) -> list[Path]:
+        """So many files of the stream, the first ones."""
+        return stream_files(SyntheticStream(self.rows, EXPONENT, SEED + 1), self.stream, FILE_ROWS, count)
 
 
 def widen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -133,25 +113,20 @@ def run(spark: SparkSession, name: str, data: Data, result: Result, warm: int, m
     """Process `warm + measured` batches and keep the times of the last ones."""
     batches = warm + measured
     files = result.batch // FILE_ROWS
-    data.files(batches * files)
-    with tempfile.TemporaryDirectory(prefix="semistream-bench-") as scratch:
-        # Only so many files: availableNow takes all it finds.
-        source = Path(scratch) / "in"
-        source.mkdir()
-        for i in range(batches * files):
-            os.link(data.stream / f"{i:06d}.parquet", source / f"{i:06d}.parquet")
-        df = spark.readStream.schema(STREAM_DDL).option("maxFilesPerTrigger", files).parquet(str(source))
-        writer = contestant(name, df, data, result.memory).writeStream.format("noop")
-        writer = writer.option("checkpointLocation", f"{scratch}/checkpoint").trigger(availableNow=True)
-        query = writer.start()
-        query.awaitTermination()
-        finished = [progress for progress in query.recentProgress if progress.numInputRows][-measured:]
-        times = [progress.durationMs["triggerExecution"] / 1000 for progress in finished]
-        result.seconds[name] = [*result.seconds.get(name, []), *times]
-        result.rates[name] = result.batch / statistics.median(result.seconds[name])
-        values = metrics.of(str(query.id), finished[-1].batchId)
-        if values:
-            result.hit_rate[name] = values["hit_rate"]
+    with tempfile.TemporaryDirectory(prefix="semistream-bench-", dir=data.stream.parent) as scratch:
+        query, finished = run_batches(
+            spark,
+            data.files(batches * files),
+            files,
+            Path(scratch),
+            lambda df: contestant(name, df, data, result.memory),
+        )
+    times = [batch.seconds for batch in finished[-measured:]]
+    result.seconds[name] = [*result.seconds.get(name, []), *times]
+    result.rates[name] = result.batch / statistics.median(result.seconds[name])
+    values = metrics.of(query, finished[-1].number)
+    if values:
+        result.hit_rate[name] = values["hit_rate"]
     spread = f"{result.batch / max(times) / 1e6:.2f} to {result.batch / min(times) / 1e6:.2f}"
     console.print(f"  {name}: {result.batch / statistics.median(times) / 1e6:.3f} M rows/s ({spread})")
 
@@ -174,7 +149,7 @@ def measure(spark: SparkSession, data: Data, rows: int, batch: int, warm_rows: i
 
 
 def show(results: list[Result]) -> None:
-    table = Table(title="rows a second, and ratios with the bar where there is one")
+    table = Table(title="rows per second, and ratios with the bar where there is one")
     for column in ("R", "batch", "contestant", "M rows/s", "hit rate", "ratio"):
         table.add_column(column, justify="right")
     for result in results:
@@ -205,18 +180,9 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         while not self.done:
-            own = workers = 0
-            for process in psutil.Process().children(recursive=True):
-                try:
-                    if "python" not in process.name():
-                        continue
-                    maps = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
-                except (psutil.Error, OSError):
-                    continue
-                own += _kilobytes(maps, "Pss_Anon") + _kilobytes(maps, "Pss_Shmem")
-                workers += 1
-            self.workers = max(self.workers, workers)
-            self.own.append(own * 1024)
+            workers = spark_workers()
+            self.workers = max(self.workers, len(workers))
+            self.own.append(sum(proportional_bytes(pid) for pid in workers))
             self.cache_files = max(self.cache_files, _cache_bytes(self._local))
             time.sleep(0.1)
 
@@ -227,10 +193,6 @@ def _cache_bytes(local: Path) -> int:
         with contextlib.suppress(OSError):
             total += path.stat().st_size
     return total
-
-
-def _kilobytes(text: str, name: str) -> int:
-    return next((int(line.split()[1]) for line in text.splitlines() if line.startswith(name + ":")), 0)
 
 
 def memory_run(spark: SparkSession, data: Data, batches: int, memory: int, local: Path) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ import pytest
 from typer.testing import CliRunner
 
 from semistream import build_pages
+from semistream.algorithms.registry import ALGORITHMS
 from semistream.cli.app import app
 from semistream.cli.output import ParquetOutput
+from semistream.engine.options import defaults, rules
 from semistream.errors import ConfigError
-from semistream.operators.registry import OPERATORS
 from semistream.testing import assert_same_rows, reference_join
 
 Invoke = Callable[..., Any]
@@ -67,23 +69,52 @@ def joined(invoke: Invoke, *more: str, out: str = "out/x.parquet") -> tuple[pa.T
 
 def test_algorithms_as_json(invoke: Invoke) -> None:
     rows = json.loads(invoke("algorithms", "--json").stdout)
-    assert [row["name"] for row in rows] == list(OPERATORS)
+    assert [row["name"] for row in rows] == list(ALGORITHMS)
     for row in rows:
-        assert set(row) == {"name", "aliases", "needs_index", "access", "paper"}
+        facts = {"name", "title", "aliases", "needs_index", "access", "paper", "weighed_by_auto", "options"}
+        assert set(row) == facts
         assert row["access"] in ("scan", "index")
+        assert row["title"].strip()
+        assert row["weighed_by_auto"]
+        options = {option["name"]: option for option in row["options"]}
+        assert options["direct"]["default"] is False
+        assert all(set(option) == {"name", "default", "allowed", "about"} for option in row["options"])
     by_name = {row["name"]: row for row in rows}
     assert "cmeshjoin" in by_name["ssj"]["aliases"]
     assert "sscj" in by_name["cachejoin"]["aliases"]
     assert by_name["hybridjoin"]["needs_index"]
     assert not by_name["meshjoin"]["needs_index"]
+    share = {option["name"]: option for option in by_name["ssj"]["options"]}["cache_share"]
+    assert (share["default"], share["allowed"]) == (0.4, "numbers above 0 and below 0.95")
 
 
 def test_algorithms_as_a_table(invoke: Invoke) -> None:
     text = invoke("algorithms").stdout
     assert all(len(line) <= 80 for line in text.splitlines())
-    for operator in OPERATORS.values():
+    for operator in ALGORITHMS.values():
         keys = (part.split(" ")[0] for part in operator.paper.split(", "))
         assert all(name in text for name in (operator.name, *operator.aliases, *keys)), "cut off at 80 columns"
+        assert " ".join(operator.title.split()) in " ".join(text.split())
+
+
+@pytest.mark.parametrize("name", ["ssj", "cmeshjoin", "C-MESHJOIN"])
+def test_one_algorithm_in_full(invoke: Invoke, name: str) -> None:
+    """By its name or an alias: the whole description, then every option with its default and range."""
+    record = ALGORITHMS["ssj"]
+    text = invoke("algorithms", name).stdout
+    assert record.about.strip() in text
+    table = " ".join(text.partition(record.about.strip())[2].split())
+    for option, rule in rules(record.options).items():
+        assert option in table
+        assert str(defaults(record.options)[option]) in table
+        assert rule.about.split()[0] in table
+    assert json.loads(invoke("algorithms", name, "--json").stdout)["name"] == "ssj"
+
+
+def test_an_algorithm_that_is_not_known(invoke: Invoke) -> None:
+    result = invoke("algorithms", "mashjoin")
+    assert result.exit_code == 2
+    assert "meshjoin" in result.stderr
 
 
 @pytest.mark.parametrize("algorithm", ["meshjoin", "ssbj", "inlj", "oxhybridjoin", "sscj", "sweepjoin"])
@@ -309,7 +340,10 @@ def test_a_signal_leaves_nothing_behind(invoke: Invoke, tmp_path: Path, number: 
     pq.write_table(long, "long.parquet")
     words = shlex.split("join --stream long.parquet --master r.parquet --on k --batch-rows 1 --out out/x.parquet")
     command = [sys.executable, "-m", "semistream.cli", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    # Whoever runs the tests may ignore a signal (nohup does), and children inherit that.
+    heard = partial(signal.signal, number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True, preexec_fn=heard) as process:
         while not list(Path("out").iterdir()) and process.poll() is None:
             time.sleep(0.01)
         process.send_signal(number)
@@ -339,4 +373,4 @@ def test_it_runs_as_a_program() -> None:
         timeout=300,
         check=True,
     )
-    assert len(json.loads(done.stdout)) == len(OPERATORS)
+    assert len(json.loads(done.stdout)) == len(ALGORITHMS)

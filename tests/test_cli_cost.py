@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 from semistream import build_pages
 from semistream.cli.app import app
 from semistream.cost.profile import SYMBOLS, CostProfile
+from semistream.lab.workloads.relation import KEY, master_table, stream_batches
 from semistream.testing import assert_same_rows, reference_join
-from semistream.workloads.relation import KEY, master_table, stream_batches
 
 ROWS = 10_000
 

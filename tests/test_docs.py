@@ -11,8 +11,8 @@ from token import NAME
 
 import pytest
 
-from semistream.experiments.papers import PAPERS
-from semistream.operators.registry import OPERATORS
+from semistream.algorithms.registry import ALGORITHMS
+from semistream.lab.figures.papers import PAPERS
 
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
@@ -49,12 +49,12 @@ def test_no_name_says_only_that_somebody_said_it() -> None:
             assert not found, f"{path.relative_to(ROOT)}, lines {found}"
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_papers_of_an_operator_are_listed(name: str) -> None:
-    operator = OPERATORS[name]
+    operator = ALGORITHMS[name]
     cited = [part.split(" ")[0] for part in operator.paper.split(", ")]
     assert cited == ["ours"] or set(cited) <= set(KEYS)
-    assert all(key in (operator.__doc__ or "") for key in cited if key != "ours")
+    assert all(key in operator.about for key in cited if key != "ours")
 
 
 def test_papers_are_listed_once_and_name_files_that_exist() -> None:

@@ -9,18 +9,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from semistream.engine.chunk import JoinStats
+    from semistream.engine.join import SemiStreamJoin
+    from semistream.engine.protocol import Join
+    from semistream.engine.snapshot import Snapshot
     from semistream.errors import SemiStreamError
     from semistream.master.build import build_pages
     from semistream.master.open import open_master
-    from semistream.operators.base import SemiStreamJoin
-    from semistream.operators.chunk import JoinStats
-    from semistream.operators.snapshot import Snapshot
     from semistream.parts.budget import MemoryReport
     from semistream.planner.open import open_join
+    from semistream.planner.policy import Policy
+    from semistream.spec import JoinRequest
 
 __all__ = [
+    "Join",
+    "JoinRequest",
     "JoinStats",
     "MemoryReport",
+    "Policy",
     "SemiStreamError",
     "SemiStreamJoin",
     "Snapshot",
@@ -31,11 +37,14 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOME = {
-    "JoinStats": "operators.chunk",
+    "Join": "engine.protocol",
+    "JoinRequest": "spec",
+    "JoinStats": "engine.chunk",
     "MemoryReport": "parts.budget",
+    "Policy": "planner.policy",
     "SemiStreamError": "errors",
-    "SemiStreamJoin": "operators.base",
-    "Snapshot": "operators.snapshot",
+    "SemiStreamJoin": "engine.join",
+    "Snapshot": "engine.snapshot",
     "build_pages": "master.build",
     "open_join": "planner.open",
     "open_master": "master.open",

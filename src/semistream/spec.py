@@ -5,10 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from semistream.errors import BudgetError, ConfigError
 
+On: TypeAlias = str | Sequence[str] | Mapping[str, str]
+
+#: the planner picks the algorithm
+AUTO = "auto"
+DEFAULT_MEMORY = "64MB"
 HOWS = ("inner", "left", "semi", "anti")
 _UNITS = {
     "": 1,
@@ -86,7 +92,7 @@ class JoinSpec:
 
     @staticmethod
     def make(
-        on: str | Sequence[str] | Mapping[str, str],
+        on: On,
         how: str = "inner",
         select: Sequence[str] | None = None,
         suffix: str = "_right",
@@ -113,6 +119,11 @@ class JoinSpec:
             raise ConfigError(f"suffix={suffix!r} must be a text of at least one character, for example '_right'")
         return JoinSpec(stream_on, master_on, how, None if select is None else tuple(select), suffix, fold_case)
 
+    @property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """Of each key column the stream's name and the master's."""
+        return tuple(zip(self.stream_on, self.master_on, strict=True))
+
     def folded(self, name: str) -> str:
         """The form in which two names are compared."""
         return name.lower() if self.fold_case else name
@@ -127,14 +138,43 @@ class JoinSpec:
 
 
 @dataclass(frozen=True)
-class OperatorPlan:
-    """How an operator divides its budget, decided before the first tuple."""
+class JoinRequest:
+    """All that a caller asks of a join, whoever opens it: this process, the command line or Spark."""
 
-    algorithm: str
-    budget_bytes: int
-    index_bytes: int
-    buffer_bytes: int
-    buffer_pages: int
-    chunk_rows: int
-    #: what is left for pending table, cache and whatever else the algorithm keeps
-    table_bytes: int
+    spec: JoinSpec
+    memory_bytes: int
+    algorithm: str = AUTO
+    #: of the algorithm; "auto" takes `direct`
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    #: the longest time that a tuple may wait at full speed; None: as long as it takes
+    max_delay_s: float | None = None
+
+    @staticmethod
+    def make(
+        *,
+        on: On,
+        how: str = "inner",
+        select: Sequence[str] | None = None,
+        memory: str | int = DEFAULT_MEMORY,
+        algorithm: str | None = None,
+        suffix: str = "_right",
+        fold_case: bool = False,
+        max_delay: str | float | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> JoinRequest:
+        """Read the forms a caller may use: sizes such as "64MB", times such as "30s"; no algorithm means "auto".
+
+        Whether there is such an algorithm with such options is seen when the join is opened.
+        """
+        return JoinRequest(
+            spec=JoinSpec.make(on, how, select, suffix, fold_case),
+            memory_bytes=parse_bytes(memory),
+            algorithm=AUTO if algorithm is None else algorithm,
+            options=dict(options or {}),
+            max_delay_s=None if max_delay is None else parse_seconds(max_delay),
+        )
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether the planner is to choose the algorithm."""
+        return self.algorithm == AUTO

@@ -7,16 +7,18 @@ Python values, so that a mistake in a kernel cannot hide in the answer it is com
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import chain, repeat
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semistream.engine.protocol import Join
 from semistream.errors import BudgetError
 from semistream.master.base import Bytes, Int64s, Master, PageBlock, PageReader, RunRead
-from semistream.operators.registry import open_join
+from semistream.planner.open import open_join
+from semistream.spec import On
 
 __all__ = [
     "FakeClock",
@@ -31,17 +33,7 @@ __all__ = [
     "split",
 ]
 
-On: TypeAlias = str | Sequence[str] | Mapping[str, str]
 Batches: TypeAlias = pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch]
-
-
-class Join(Protocol):
-    """The part of an operator that `run_join` drives."""
-
-    @property
-    def output_schema(self) -> pa.Schema: ...
-    def push(self, batch: pa.RecordBatch, /) -> Iterator[pa.RecordBatch]: ...
-    def drain(self) -> Iterator[pa.RecordBatch]: ...
 
 
 class _NaN:
@@ -222,12 +214,7 @@ def _named(columns: list[tuple[str, pa.DataType]]) -> str:
 
 def run_join(join: Join, batches: Batches) -> pa.Table:
     """Everything the join gives for these batches, pushed one by one and drained at the end."""
-    if isinstance(batches, pa.Table):
-        batches = batches.to_batches()
-    elif isinstance(batches, pa.RecordBatch):
-        batches = [batches]
-    out = [joined for batch in batches for joined in join.push(batch)]
-    out.extend(join.drain())
+    out = list(join.run(batches))
     return pa.Table.from_batches(out, schema=join.output_schema)
 
 
@@ -271,6 +258,7 @@ class FakeClock:
         return self.now_s
 
     def advance(self, seconds: float) -> None:
+        """Let that much time pass."""
         if seconds < 0:
             raise ValueError(f"a clock cannot go back: {seconds} s")
         self.now_s += seconds
@@ -334,12 +322,14 @@ class FaultyMaster(Master):
 
     @property
     def has_failed(self) -> bool:
+        """Whether the access that fails has come."""
         return self.accesses >= self.fail_at
 
     def open(self, columns: Sequence[str], direct: bool = False, page_rows: int | None = None) -> PageReader:
         return FaultyReader(self, self.inner.open(columns, direct, page_rows))
 
     def access(self) -> None:
+        """Count an access, and fail if it is the one that is to."""
         self.accesses += 1
         if self.accesses == self.fail_at:
             raise self.error()

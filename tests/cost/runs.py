@@ -6,7 +6,6 @@ What the tests look at are counts, which are the same on any machine; only the o
 from __future__ import annotations
 
 import copy
-import dataclasses
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,17 +13,17 @@ from pathlib import Path
 import numpy as np
 
 from semistream import build_pages, open_join
+from semistream.algorithms.registry import ALGORITHMS
 from semistream.cost.clock import counted
-from semistream.cost.probability import zipf
-from semistream.cost.setting import Setting
+from semistream.cost.situation import Situation
+from semistream.engine.join import SemiStreamJoin
+from semistream.lab.workloads.relation import KEY, STREAM_SCHEMA, master_table, stream_batches
+from semistream.lab.workloads.zipf import key_probabilities
 from semistream.master.base import Master
 from semistream.master.open import open_master
-from semistream.operators.base import SemiStreamJoin
-from semistream.operators.registry import OPERATORS
 from semistream.parts.budget import MemoryReport
+from semistream.predict.keys import zipf
 from semistream.spec import JoinSpec
-from semistream.workloads.relation import KEY, STREAM_SCHEMA, master_table, stream_batches
-from semistream.workloads.zipf import key_probabilities
 
 ROWS = 30_000
 PAGE_ROWS = 64
@@ -42,7 +41,7 @@ WARM_WITH_SKEW = {"ssj": 320_000, "ssbj": 640_000}
 class Steady:
     """What an operator did per stream tuple once it was steady."""
 
-    setting: Setting
+    situation: Situation
     counts: dict[str, float]
     hit_rate: float
     memory: MemoryReport
@@ -78,12 +77,12 @@ class Runs:
         direct: bool = False,
     ) -> Steady:
         if order is None:
-            order = "frequency" if OPERATORS[algorithm].wants_frequency_order else "key"
+            order = "frequency" if ALGORITHMS[algorithm].wants_frequency_order else "key"
         master = self.master(order, skew if order == "frequency" else 0.0)
         memory = (FREQUENCY_BUDGET if order == "frequency" else BUDGET) if budget is None else budget
-        setting = dataclasses.replace(setting_of(master, memory, skew, direct), batch=batch, drained=drained)
+        situation = situation_of(master, memory, skew, direct).with_workload(batch=batch, drained=drained)
         if order == "repeated":
-            setting = dataclasses.replace(setting, keys=zipf(ROWS, skew, repeated=True))
+            situation = situation.with_workload(keys=zipf(ROWS, skew, repeated=True))
         if warm is None:
             warm = BATCH if algorithm == "inlj" else WARM_WITH_SKEW.get(algorithm, WARM) if skew else WARM
         with open_join(
@@ -96,11 +95,11 @@ class Runs:
             report = join.memory
         per_tuple = {name: number / counts["tuples_in"] for name, number in counts.items()}
         asked = per_tuple["cache_hits"] + per_tuple["cache_misses"]
-        return Steady(setting, per_tuple, per_tuple["cache_hits"] / asked if asked else 0.0, report)
+        return Steady(situation, per_tuple, per_tuple["cache_hits"] / asked if asked else 0.0, report)
 
 
-def setting_of(master: Master, budget: int, skew: float, direct: bool = False) -> Setting:
-    return Setting.of(master, JoinSpec.make(KEY), STREAM_SCHEMA, budget, zipf(ROWS, skew), batch=BATCH, direct=direct)
+def situation_of(master: Master, budget: int, skew: float, direct: bool = False) -> Situation:
+    return Situation.of(master, JoinSpec.make(KEY), STREAM_SCHEMA, budget, zipf(ROWS, skew), batch=BATCH, direct=direct)
 
 
 def _push(join: SemiStreamJoin, start: int, tuples: int, skew: float, batch_rows: int, drained: bool) -> None:

@@ -12,8 +12,8 @@ import pyarrow as pa
 from tests.faults.harness import Scenario, Verdict, compare
 
 import semistream
-from semistream.operators.base import SemiStreamJoin
-from semistream.operators.resident import fill, resident_keys
+from semistream.engine.join import SemiStreamJoin
+from semistream.loops.resident import fill, resident_keys
 from semistream.parts.generation import Generations
 
 _KEYS = 30
@@ -35,7 +35,7 @@ _ROWS = [
 def _sharing(folder: Path) -> Iterator[tuple[SemiStreamJoin, Generations]]:
     with semistream.open_join("sweepjoin", master=_MASTER, on="k", how="left", memory="300KB") as join:
         join.start(_STREAM.schema)
-        yield join, Generations(folder / "cache", "v1", _LIMIT, join._master_layout)
+        yield join, Generations(folder / "cache", "v1", _LIMIT, join.work.row_layout)
 
 
 def _joined(join: SemiStreamJoin) -> Verdict:
@@ -44,11 +44,11 @@ def _joined(join: SemiStreamJoin) -> Verdict:
 
 
 def _merge(join: SemiStreamJoin, shared: Generations) -> None:
-    shared.merge(join.cache)  # type: ignore[attr-defined]
+    shared.merge(join.loop.cache)  # type: ignore[attr-defined]
 
 
 def _load(join: SemiStreamJoin, shared: Generations) -> None:
-    shared.load(resident_keys(join), lambda cache: fill(join, cache))
+    shared.load(resident_keys(join.plan.r.rows), lambda cache: fill(join.loop, cache))
 
 
 def _task(build: Callable[[SemiStreamJoin, Generations], None]) -> Callable[[Path], None]:
@@ -58,7 +58,7 @@ def _task(build: Callable[[SemiStreamJoin, Generations], None]) -> Callable[[Pat
         with _sharing(folder) as (join, shared):
             for _ in range(2):
                 shared.refresh()
-                join.front = shared.current
+                join.shared = shared.current
                 assert not _joined(join)
                 shared.saw(_STREAM.num_rows)
                 with shared.building() as mine:
@@ -78,9 +78,9 @@ def _reader() -> SemiStreamJoin:
 
 def _read(folder: Path) -> Verdict:
     join = _reader()
-    shared = Generations(folder / "cache", "v1", _LIMIT, join._master_layout)
+    shared = Generations(folder / "cache", "v1", _LIMIT, join.work.row_layout)
     shared.refresh()
-    join.front = shared.current
+    join.shared = shared.current
     return _joined(join)
 
 
@@ -88,7 +88,7 @@ def _goes_on(folder: Path, _: bool) -> Verdict:
     """No file is seen that is not whole, and the next builder publishes and cleans up."""
     with _sharing(folder) as (join, shared):
         shared.refresh()
-        join.front = shared.current
+        join.shared = shared.current
         found = _joined(join)
         shared.saw(_STREAM.num_rows)
         with shared.building() as mine:
@@ -96,7 +96,7 @@ def _goes_on(folder: Path, _: bool) -> Verdict:
             _merge(join, shared)
         assert shared.refresh(), shared.last_failure
         assert shared.failures == 0, shared.last_failure
-        join.front = shared.current
+        join.shared = shared.current
         found += _joined(join)
         left = sorted(path.name.partition("-")[0] for path in (folder / "cache").iterdir())
         assert left == ["build.lock", "generation"], left

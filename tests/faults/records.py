@@ -17,11 +17,12 @@ from semistream.errors import StoreError
 from semistream.master.build import build_pages
 from semistream.master.open import open_master
 from semistream.spark.carry import Carrying, CarryPlan, ShardInput
+from semistream.spark.dimension import Dimension
 from semistream.spark.metrics import TaskMetrics
-from semistream.spark.plan import Dimension
 from semistream.spark.records import Records, records_folder
 from semistream.spark.waiting import Drain
 from semistream.spark.worker import WORKSHOP, TaskInfo
+from semistream.spec import JoinRequest
 from semistream.testing import reference_join
 
 N_KEYS, ROWS = 96, 24
@@ -44,13 +45,15 @@ def _dimension(folder: Path) -> Dimension:
     dimension = Dimension(
         name="r",
         master=str(folder / "r"),
-        on=(("k", "k"),),
-        how="left",
-        select=("v",),
-        algorithm="meshjoin",
-        suffix="_right",
-        options=(("k", 6),),
-        memory=1 << 20,
+        request=JoinRequest.make(
+            on="k",
+            how="left",
+            select=("v",),
+            memory=1 << 20,
+            algorithm="meshjoin",
+            max_delay=3600.0,
+            options={"k": 6},
+        ),
         tasks=1,
         versioned=True,
         lineage=master.lineage,
@@ -71,7 +74,7 @@ def _bind(folder: Path) -> CarryPlan:
     dimension = _dimension(folder)
     records = _records(folder)
     records.bind(dimension.name, dimension.master, dimension.meaning, 1, 1)
-    return CarryPlan(dimension, str(records.folder), 3600.0, "call", 1)
+    return CarryPlan(dimension, str(records.folder), "call", 1)
 
 
 def _attempt(folder: Path, number: int, rows: pa.Table) -> list[pa.RecordBatch]:

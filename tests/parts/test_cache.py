@@ -8,6 +8,7 @@ import pytest
 
 from semistream.columns.physical import PhysicalSchema
 from semistream.columns.rows import BatchColumns, RowLayout
+from semistream.engine.chunk import Scratch
 from semistream.kernels.cache import ROW_HEADER
 from semistream.parts.arena import Arena
 from semistream.parts.cache import Cache
@@ -34,11 +35,9 @@ def filled(rows_per_key: int = 2) -> tuple[Cache, pa.Table]:
 def cached_rows(cache: Cache) -> pa.Table:
     """Everything the cache answers when asked for all keys."""
     codes = np.arange(KEYS, dtype=np.int64)
-    ids, rows = np.empty(4 * KEYS, dtype=np.int64), np.empty(4 * KEYS, dtype=np.int64)
-    found, misses = np.zeros(KEYS, dtype=np.bool_), np.empty(KEYS, dtype=np.int64)
-    cursor = np.zeros(3, dtype=np.int64)
-    count = cache.probe(codes, KEYS, cursor, ids, rows, found, misses, False)
-    arrays = cache.take(rows, 0, count)
+    work = Scratch(4 * KEYS)
+    count = cache.probing(codes, KEYS, work, False).step()
+    arrays = cache.take(work.right, 0, count)
     assert arrays is not None
     return pa.table(arrays, names=["key", "text"])
 

@@ -16,13 +16,13 @@ import pyarrow as pa
 import pytest
 
 import semistream
-from semistream.operators.base import SemiStreamJoin
-from semistream.operators.registry import OPERATORS
-from semistream.operators.resident import fill, resident_keys
+from semistream.algorithms.registry import ALGORITHMS
+from semistream.engine.join import SemiStreamJoin
+from semistream.loops.resident import fill, resident_keys
 from semistream.parts.generation import Generations
 from semistream.testing import assert_same_rows, reference_join, split
 
-SHARING = sorted(name for name, operator in OPERATORS.items() if operator.shares_cache)
+SHARING = sorted(name for name, operator in ALGORITHMS.items() if operator.shares_cache)
 N_ROWS = 6000
 _LONG = 10_000.0
 
@@ -81,22 +81,22 @@ def test_joins_that_share_are_exact_and_learn(
 ) -> None:
     stream = _stream(24_000)
     joins = [_open(store, algorithm, how) for _ in range(2)]
-    sharing = [Generations(tmp_path, "v1", 250_000, join._master_layout) for join in joins]
+    sharing = [Generations(tmp_path, "v1", 250_000, join.work.row_layout) for join in joins]
     output = []
     hits = []
     for turn, batch in enumerate(split(stream, 2000)):
         join, shared = joins[turn % 2], sharing[turn % 2]
         if shared.refresh():
-            join.front = shared.current
+            join.shared = shared.current
         before = join.stats.shared_hits
         output += [*join.push(batch), *join.drain()]
         hits.append(join.stats.shared_hits - before)
         shared.saw(batch.num_rows)
-        if shared.is_due(join.cache):
+        if shared.is_due(join.loop.cache):
             with shared.building() as mine:
                 assert mine or shared.current is not None
                 if mine:
-                    shared.merge(join.cache)
+                    shared.merge(join.loop.cache)
     expected = reference_join(stream, relation, "k", how)
     assert_same_rows(pa.Table.from_batches(output, schema=expected.schema), expected)
     assert hits[-1] > 0.2 * 2000
@@ -109,19 +109,19 @@ def test_joins_that_share_are_exact_and_learn(
 def test_generation_is_bounded_and_keeps_the_best(store: Path, tmp_path: Path) -> None:
     """When not all keys fit, those with the most requests a byte stay."""
     join = _open(store, "sweepjoin", "inner")
-    shared = Generations(tmp_path, "v1", 120_000, join._master_layout)
+    shared = Generations(tmp_path, "v1", 120_000, join.work.row_layout)
     hot = pa.table({"k": np.repeat(np.arange(100) * 3, 50), "seq": np.arange(5000)})
     cold = pa.table({"k": np.arange(100, 4000) * 3, "seq": np.arange(3900)})
     for table in (hot, cold):
         for batch in split(table, 1000):
             list(join.push(batch))
         shared.saw(table.num_rows)
-    shared.merge(join.cache)
+    shared.merge(join.loop.cache)
     assert shared.refresh()
     assert shared.current is not None
     assert shared.current.header.full
     assert shared.current.file_bytes <= 120_000
-    join.front = shared.current
+    join.shared = shared.current
     before = join.stats.shared_hits
     list(join.push(hot.to_batches()[0]))
     assert join.stats.shared_hits - before == hot.num_rows
@@ -130,18 +130,18 @@ def test_generation_is_bounded_and_keeps_the_best(store: Path, tmp_path: Path) -
 def test_all_of_r_fits(relation: pa.Table, store: Path, tmp_path: Path) -> None:
     """A complete generation answers for absent keys as well."""
     join = _open(store, "sweepjoin")
-    shared = Generations(tmp_path, "v1", 4_000_000, join._master_layout)
-    shared.load(resident_keys(join), lambda cache: fill(join, cache))
+    shared = Generations(tmp_path, "v1", 4_000_000, join.work.row_layout)
+    shared.load(resident_keys(join.plan.r.rows), lambda cache: fill(join.loop, cache))
     shared.refresh()
-    join.front = shared.current
-    assert join.front is not None
-    assert join.front.complete
+    join.shared = shared.current
+    assert join.shared is not None
+    assert join.shared.complete
     stream = _stream(5000)
     pages = join.stats.pages_read
     output = [rows for batch in split(stream, 700) for rows in join.push(batch)]
     assert_same_rows(pa.Table.from_batches(output), reference_join(stream, relation, "k", "left"))
     assert join.stats.pages_read == pages
-    assert not shared.is_due(join.cache)
+    assert not shared.is_due(join.loop.cache)
 
 
 def test_rows_of_many_columns(tmp_path: Path) -> None:
@@ -151,17 +151,17 @@ def test_rows_of_many_columns(tmp_path: Path) -> None:
     with semistream.open_join("sweepjoin", master=wide, on="k", how="left", memory="3MB") as join:
         join.start(stream.schema)
         list(join.push(stream.to_batches()[0]))
-        shared = Generations(tmp_path, "v1", 3_000_000, join._master_layout)
-        shared.load(resident_keys(join), lambda cache: fill(join, cache))
+        shared = Generations(tmp_path, "v1", 3_000_000, join.work.row_layout)
+        shared.load(resident_keys(join.plan.r.rows), lambda cache: fill(join.loop, cache))
         assert shared.refresh()
-        join.front = shared.current
+        join.shared = shared.current
         output = list(join.push(stream.to_batches()[0]))
     assert_same_rows(pa.Table.from_batches(output), reference_join(stream, wide, "k", "left"))
 
 
 def test_only_one_builds(store: Path, tmp_path: Path) -> None:
     join = _open(store, "sweepjoin")
-    first, second = (Generations(tmp_path, "v1", 250_000, join._master_layout) for _ in range(2))
+    first, second = (Generations(tmp_path, "v1", 250_000, join.work.row_layout) for _ in range(2))
     with first.building() as mine:
         assert mine
         with second.building() as also_mine:
@@ -169,7 +169,7 @@ def test_only_one_builds(store: Path, tmp_path: Path) -> None:
     list(join.push(split(_stream(2000), 2000)[0]))
     first.saw(2000)
     with first.building():
-        first.merge(join.cache)
+        first.merge(join.loop.cache)
     # The second has not seen the new generation: what it would build lacks the keys of that one.
     with second.building() as mine:
         assert not mine
@@ -179,23 +179,23 @@ def test_folder_that_was_removed_is_made_again(store: Path, tmp_path: Path) -> N
     """A process that uses a newer version of R removes the older one's folder while another still works with it."""
     join = _open(store, "sweepjoin")
     list(join.push(split(_stream(2000), 2000)[0]))
-    shared = Generations(tmp_path / "old", "v1", 250_000, join._master_layout)
+    shared = Generations(tmp_path / "old", "v1", 250_000, join.work.row_layout)
     shared.saw(2000)
     (tmp_path / "old").rmdir()
     with shared.building() as mine:
         assert mine
-        shared.merge(join.cache)
+        shared.merge(join.loop.cache)
     assert shared.refresh()
 
 
 def test_foreign_and_damaged_files_are_passed_over_and_replaced(store: Path, tmp_path: Path) -> None:
     join = _open(store, "sweepjoin")
     list(join.push(split(_stream(2000), 2000)[0]))
-    theirs = Generations(tmp_path, "another version of R", 250_000, join._master_layout)
+    theirs = Generations(tmp_path, "another version of R", 250_000, join.work.row_layout)
     theirs.saw(2000)
-    theirs.merge(join.cache)
+    theirs.merge(join.loop.cache)
     clock = _Clock()
-    ours = Generations(tmp_path, "v1", 250_000, join._master_layout, clock)
+    ours = Generations(tmp_path, "v1", 250_000, join.work.row_layout, clock)
     assert not ours.refresh()
     (tmp_path / "generation-000009").write_bytes(json.dumps({"number": 9}).encode().ljust(8192, b"\0"))
     clock.now += _LONG
@@ -209,7 +209,7 @@ def test_foreign_and_damaged_files_are_passed_over_and_replaced(store: Path, tmp
     ours.saw(2000)
     with ours.building() as mine:
         assert mine
-        ours.merge(join.cache)
+        ours.merge(join.loop.cache)
     assert ours.refresh()
     assert ours.current is not None
     assert [path.name for path in tmp_path.glob("generation-*")] == ["generation-000011"]
@@ -222,7 +222,7 @@ def test_a_failure_is_noted_and_puts_the_cache_off(
     join = _open(store, "sweepjoin")
     list(join.push(split(_stream(2000), 2000)[0]))
     clock = _Clock()
-    shared = Generations(tmp_path, "v1", 250_000, join._master_layout, clock)
+    shared = Generations(tmp_path, "v1", 250_000, join.work.row_layout, clock)
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -232,10 +232,10 @@ def test_a_failure_is_noted_and_puts_the_cache_off(
         patch.setattr(os, "posix_fallocate", full)
         while clock.now < 1000:
             shared.saw(100)
-            if shared.is_due(join.cache):
+            if shared.is_due(join.loop.cache):
                 with shared.building() as mine:
                     assert mine
-                    shared.merge(join.cache)
+                    shared.merge(join.loop.cache)
                 tries.append(clock.now)
             clock.now += 1
     assert tries == [0, 2, 6, 14, 30, 62, 126, 254, 510]
@@ -244,7 +244,7 @@ def test_a_failure_is_noted_and_puts_the_cache_off(
     assert "No space left on device" in shared.last_failure
     assert [path.name for path in tmp_path.iterdir()] == ["build.lock"]
     clock.now += _LONG
-    shared.merge(join.cache)
+    shared.merge(join.loop.cache)
     assert shared.refresh()
     assert shared.failures == len(tries)
     (tmp_path / "generation-000009").write_bytes(b"short")
@@ -268,15 +268,15 @@ def test_no_failing_call_reaches_the_join(
     def work(shared: Generations) -> None:
         shared.refresh()
         shared.saw(2000)
-        if shared.is_due(join.cache):
+        if shared.is_due(join.loop.cache):
             with shared.building() as mine:
                 if mine:
-                    shared.merge(join.cache)
+                    shared.merge(join.loop.cache)
 
     clock = _Clock()
     with monkeypatch.context() as patch:
         patch.setattr(os, call, fail)
-        broken = Generations(tmp_path / "new", "v1", 250_000, join._master_layout, clock)
+        broken = Generations(tmp_path / "new", "v1", 250_000, join.work.row_layout, clock)
         work(broken)
         clock.now += _LONG
         work(broken)
@@ -290,11 +290,11 @@ def test_no_failing_call_reaches_the_join(
 def test_a_file_in_the_way_of_the_folder(store: Path, tmp_path: Path) -> None:
     join = _open(store, "sweepjoin")
     (tmp_path / "file").write_bytes(b"")
-    shared = Generations(tmp_path / "file" / "cache", "v1", 250_000, join._master_layout)
+    shared = Generations(tmp_path / "file" / "cache", "v1", 250_000, join.work.row_layout)
     assert shared.failures == 1
     assert not shared.refresh()
     shared.saw(2000)
-    assert not shared.is_due(join.cache)
+    assert not shared.is_due(join.loop.cache)
     with shared.building() as mine:
         assert not mine
 
@@ -305,7 +305,7 @@ def test_the_folder_may_vanish_at_any_time(before: str, store: Path, tmp_path: P
     list(join.push(split(_stream(2000), 2000)[0]))
     clock = _Clock()
     folder = tmp_path / "cache"
-    shared = Generations(folder, "v1", 250_000, join._master_layout, clock)
+    shared = Generations(folder, "v1", 250_000, join.work.row_layout, clock)
 
     def step(name: str) -> None:
         if name == before:
@@ -316,12 +316,12 @@ def test_the_folder_may_vanish_at_any_time(before: str, store: Path, tmp_path: P
     step("saw")
     shared.saw(2000)
     step("is_due")
-    assert shared.is_due(join.cache)
+    assert shared.is_due(join.loop.cache)
     step("building")
     with shared.building() as mine:
         assert mine
         step("merge")
-        shared.merge(join.cache)
+        shared.merge(join.loop.cache)
     step("end")
     assert shared.refresh() == (before not in ("merge", "end"))
     assert shared.failures == (before == "merge")
@@ -332,14 +332,14 @@ def test_a_folder_that_was_removed_and_made_again(store: Path, tmp_path: Path) -
     join = _open(store, "sweepjoin")
     list(join.push(split(_stream(2000), 2000)[0]))
     folder = tmp_path / "cache"
-    first, second = (Generations(folder, "v1", 250_000, join._master_layout) for _ in range(2))
+    first, second = (Generations(folder, "v1", 250_000, join.work.row_layout) for _ in range(2))
     for shared in (first, first, second):
         shared.saw(2000)
         if shared is second:
             shutil.rmtree(folder)
         with shared.building() as mine:
             assert mine
-            shared.merge(join.cache)
+            shared.merge(join.loop.cache)
         assert shared.refresh()
     assert [first.current and first.current.number, second.current and second.current.number] == [2, 1]
     assert first.refresh()
@@ -350,7 +350,7 @@ def test_a_folder_that_was_removed_and_made_again(store: Path, tmp_path: Path) -
 _PROCESS = """
 import os, sys, pathlib, ctypes
 import numpy as np, pyarrow as pa, semistream
-from semistream.operators.resident import fill, resident_keys
+from semistream.loops.resident import fill, resident_keys
 from semistream.parts.generation import Generations
 store, folder = sys.argv[1:3]
 join = semistream.open_join("sweepjoin", master=store, on="k", how="inner", memory="500KB")
@@ -359,7 +359,7 @@ def batch():
     return pa.record_batch({"k": pa.array(random.zipf(1.3, 3000) % 6000 * 3)})
 join.start(batch().schema)
 def generations():
-    return Generations(pathlib.Path(folder), "v1", 250_000, join._master_layout)
+    return Generations(pathlib.Path(folder), "v1", 250_000, join.work.row_layout)
 """
 
 
@@ -374,7 +374,7 @@ def test_what_a_killed_builder_left_is_removed_by_the_next(store: Path, tmp_path
     assert child.returncode == 9
     assert len(list(tmp_path.glob(".generation-*"))) == 1
     join = _open(store, "sweepjoin")
-    shared = Generations(tmp_path, "v1", 250_000, join._master_layout)
+    shared = Generations(tmp_path, "v1", 250_000, join.work.row_layout)
     with shared.building() as mine:
         assert mine
         assert not list(tmp_path.glob(".generation-*"))
@@ -387,7 +387,7 @@ shared = generations()
 built = 0
 for turn in range(25):
     if shared.refresh():
-        join.front = shared.current
+        join.shared = shared.current
     now = batch()
     out = sum(out.num_rows for out in [*join.push(now), *join.drain()])
     assert out == rows_of[now["k"].to_numpy() // 3].sum()
@@ -395,7 +395,7 @@ for turn in range(25):
     with shared.building() as mine:
         if mine:
             built += 1
-            shared.merge(join.cache)
+            shared.merge(join.loop.cache)
 assert shared.failures == 0, shared.last_failure
 print(built)
 """
@@ -418,7 +418,7 @@ shared = generations()
 rows = sum(out.num_rows for out in join.push(batch()))
 assert rows >= 3000
 shared.saw(3000)
-assert shared.is_due(join.cache)
+assert shared.is_due(join.loop.cache)
 with shared.building() as mine:
     assert not mine
 print(shared.failures, shared.last_failure)
@@ -435,18 +435,18 @@ def test_another_process_finds_the_keys(store: Path, tmp_path: Path) -> None:
     join = _open(store, "sweepjoin")
     stream = _stream(4000)
     list(join.push(split(stream, 4000)[0]))
-    shared = Generations(tmp_path, "v1", 250_000, join._master_layout)
+    shared = Generations(tmp_path, "v1", 250_000, join.work.row_layout)
     shared.saw(4000)
-    shared.merge(join.cache)
+    shared.merge(join.loop.cache)
     program = f"""
 import pyarrow as pa, semistream
 from semistream.parts.generation import Generations
 join = semistream.open_join("sweepjoin", master={str(store)!r}, on="k", how="left", memory="500KB")
 batch = pa.record_batch({{"k": pa.array({stream["k"].to_pylist()[:500]}), "seq": pa.array(range(500))}})
 join.start(batch.schema)
-shared = Generations(__import__("pathlib").Path({str(tmp_path)!r}), "v1", 250_000, join._master_layout)
+shared = Generations(__import__("pathlib").Path({str(tmp_path)!r}), "v1", 250_000, join.work.row_layout)
 assert shared.refresh()
-join.front = shared.current
+join.shared = shared.current
 rows = sum(out.num_rows for out in join.push(batch))
 print(join.stats.shared_hits)
 """

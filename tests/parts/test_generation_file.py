@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import semistream
-from semistream.operators.base import SemiStreamJoin
-from semistream.operators.resident import fill, resident_bytes, resident_keys
+from semistream.engine.join import SemiStreamJoin
+from semistream.loops.resident import fill, resident_bytes, resident_keys
 from semistream.parts.cache import Cache
 from semistream.parts.generation import Generations
 
@@ -65,7 +65,7 @@ def _rows(join: SemiStreamJoin) -> list[tuple[object, ...]]:
 
 
 def _generations(folder: Path, join: SemiStreamJoin, clock: _Clock | None = None, limit: int = LIMIT) -> Generations:
-    return Generations(folder, "v1", limit, join._master_layout, clock=clock or _Clock())
+    return Generations(folder, "v1", limit, join.work.row_layout, clock=clock or _Clock())
 
 
 def _built(folder: Path, join: SemiStreamJoin) -> Path:
@@ -75,7 +75,7 @@ def _built(folder: Path, join: SemiStreamJoin) -> Path:
     shared.saw(_stream().num_rows)
     with shared.building() as mine:
         assert mine
-        shared.merge(join.cache)  # type: ignore[attr-defined]
+        shared.merge(join.loop.cache)  # type: ignore[attr-defined]
     assert shared.failures == 0, shared.last_failure
     (path,) = folder.glob("generation-*")
     return path
@@ -97,9 +97,9 @@ def test_every_byte_that_is_flipped_is_noticed_or_changes_no_row(join: SemiStrea
         shared = _generations(tmp_path, join)
         if shared.refresh():
             unnoticed.append(at)
-            join.front = shared.current
+            join.shared = shared.current
             assert _rows(join) == expected, f"byte {at} of {size}"
-            join.front = None
+            join.shared = None
         else:
             assert shared.failures == 1
         _flip(handle, at)
@@ -125,12 +125,12 @@ def test_damaged_counts_do_not_harm_the_next_generation(join: SemiStreamJoin, tm
         path.write_bytes(damaged)
         shared = _generations(tmp_path, join)
         assert shared.refresh()
-        join.front = shared.current
+        join.shared = shared.current
         assert _rows(join) == expected
         shared.saw(1)
-        shared.merge(join.cache)  # type: ignore[attr-defined]
+        shared.merge(join.loop.cache)  # type: ignore[attr-defined]
         assert shared.refresh(), shared.last_failure
-        join.front = shared.current
+        join.shared = shared.current
         assert _rows(join) == expected
 
 
@@ -179,14 +179,14 @@ def test_whatever_has_the_name_is_passed_over_and_outnumbered(make: str, join: S
     assert shared.failures == 1
     list(join.push(_stream()))
     shared.saw(1)
-    assert not shared.is_due(join.cache)  # type: ignore[attr-defined]
+    assert not shared.is_due(join.loop.cache)  # type: ignore[attr-defined]
     clock.now += 1000
     assert not shared.refresh()
     assert shared.failures == 1, "what was refused is not looked at again"
-    assert shared.is_due(join.cache)  # type: ignore[attr-defined]
+    assert shared.is_due(join.loop.cache)  # type: ignore[attr-defined]
     with shared.building() as mine:
         assert mine
-        shared.merge(join.cache)  # type: ignore[attr-defined]
+        shared.merge(join.loop.cache)  # type: ignore[attr-defined]
     assert shared.refresh(), shared.last_failure
     assert shared.current is not None
     assert shared.current.number == 42
@@ -213,19 +213,19 @@ def test_space_is_allocated_before_it_is_mapped(
         (scratch,) = tmp_path.glob(".generation-*")
         status = scratch.stat()
         seen.append(status.st_blocks * 512 >= status.st_size)
-        return fill(join, cache)
+        return fill(join.loop, cache)
 
-    _generations(tmp_path, join, limit=2_000_000).load(resident_keys(join), look)
+    _generations(tmp_path, join, limit=2_000_000).load(resident_keys(join.plan.r.rows), look)
 
     def refuse(*_: object) -> None:
         raise OSError(errno.EOPNOTSUPP, "no such call on this file system")
 
     monkeypatch.setattr(os, "posix_fallocate", refuse)
     shared = _generations(tmp_path, join, limit=2_000_000)
-    shared.load(resident_keys(join), look)
+    shared.load(resident_keys(join.plan.r.rows), look)
     assert seen == [True, True]
     assert shared.refresh()
-    join.front = shared.current
+    join.shared = shared.current
     assert len(_rows(join)) == KEYS + KEYS // 5 + 6
 
 
@@ -235,9 +235,9 @@ def test_more_of_r_than_there_is_room_for(tmp_path: Path) -> None:
     pq.write_table(pa.table({"k": np.arange(9000), "s": texts}), tmp_path / "r.parquet")
     with semistream.open_join("ssj", master=tmp_path / "r.parquet", on="k", how="left", memory="2MB") as scanning:
         scanning.start(_stream().schema)
-        room = resident_bytes(scanning) + (1 << 16)
+        room = resident_bytes(scanning.plan.r) + (1 << 16)
         shared = _generations(tmp_path / "cache", scanning, limit=room)
-        assert not shared.load(resident_keys(scanning), lambda cache: fill(scanning, cache), room)
+        assert not shared.load(resident_keys(scanning.plan.r.rows), lambda cache: fill(scanning.loop, cache), room)
         assert shared.failures == 1
         assert not list((tmp_path / "cache").glob("*generation-*"))
 
@@ -253,11 +253,11 @@ batch = pa.record_batch({"k": pa.array(np.arange(n))})
 with semistream.open_join("sweepjoin", master=master, on="k", memory="3MB") as join:
     join.start(batch.schema)
     rows = sum(out.num_rows for out in join.push(batch))
-    shared = Generations(Path(sys.argv[1]), "v1", 4_000_000, join._master_layout)
+    shared = Generations(Path(sys.argv[1]), "v1", 4_000_000, join.work.row_layout)
     shared.saw(n)
     with shared.building() as mine:
         assert mine
-        shared.merge(join.cache)
+        shared.merge(join.loop.cache)
     rows += sum(out.num_rows for out in join.push(batch))
     assert rows == 2 * n
     print(shared.failures, shared.last_failure, list(Path(sys.argv[1]).glob("*generation-*")))

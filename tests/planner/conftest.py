@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from semistream import build_pages
-from semistream.workloads.relation import KEY, master_table
+from semistream.lab.workloads.relation import KEY, master_table
 
 ROWS = 20_000
 

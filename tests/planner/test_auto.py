@@ -14,20 +14,35 @@ from tests.planner.conftest import ROWS
 from semistream import open_join
 from semistream.cost.profile import paper_profile, typical_profile
 from semistream.errors import BudgetError, ConfigError, SemiStreamError
-from semistream.planner import auto, trial
+from semistream.lab.workloads.relation import KEY, MASTER_ROW_BYTES, STREAM_SCHEMA, stream_batches
+from semistream.planner import trial
+from semistream.planner.auto import AutoJoin
 from semistream.planner.explain import Explanation
 from semistream.planner.plan import make_plan
+from semistream.planner.policy import Policy
 from semistream.testing import assert_same_rows, reference_join
-from semistream.workloads.relation import KEY, MASTER_ROW_BYTES, STREAM_SCHEMA, stream_batches
 
 BUDGET = ROWS * MASTER_ROW_BYTES // 6
+#: no trial, and no check by time
+WITHOUT_CLOCK = Policy(first_check=20_000, rate_factor=1e9, stretch_s=1e9)
+#: a trial that begins after ten batches and goes on to the next one every few batches; no check revises it
+HASTY = Policy(
+    first_check=20_000,
+    hit_points=1e9,
+    match_points=1e9,
+    hot_points=1e9,
+    rate_factor=1e9,
+    window_s=0.0,
+    most_warm_s=0.0,
+    stretch_s=0.0,
+)
 
 
 def stream(rows: int, skew: float, seed: int = 3, keys: int = ROWS) -> list[pa.RecordBatch]:
     return list(stream_batches(rows, keys, skew, seed=seed, batch_rows=2_000))
 
 
-def joined(join: auto.AutoJoin, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+def joined(join: AutoJoin, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     rows = [row for batch in batches for row in join.push(batch)]
     return [*rows, *join.drain()]
 
@@ -58,73 +73,59 @@ def test_the_smallest_budget_of_an_operator_is_enough(table: pa.Table, store: Pa
         open_join("auto", master=store, on=KEY, memory=least, stream_schema=STREAM_SCHEMA)
 
 
-def test_the_plan_is_revised_when_the_skew_changes(
-    table: pa.Table, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(auto, "_FIRST_CHECK", 20_000)
-    monkeypatch.setattr(auto, "_SAMPLED_BATCHES", 1)
-    monkeypatch.setattr(auto, "_SAMPLE_SAYS", 2_000)
+def test_the_plan_is_revised_when_the_skew_changes(table: pa.Table, store: Path) -> None:
     # This machine's clock has no say, for it differs from run to run.
-    monkeypatch.setattr(auto, "_RATE_FACTOR", 1e9)
-    monkeypatch.setattr(trial, "_STRETCH_S", 1e9)
+    policy = replace(WITHOUT_CLOCK, sampled_batches=1, sample_says=2_000)
     calm, hot = stream(40_000, 0.0), stream(80_000, 1.4, seed=9)
-    with open_join("auto", master=store, on=KEY, how="left", memory=BUDGET // 2, profile=paper_profile()) as join:
+    with open_join(
+        "auto", master=store, on=KEY, how="left", memory=BUDGET // 2, profile=paper_profile(), policy=policy
+    ) as join:
         rows = joined(join, calm)
         before = join.algorithm
         rows += joined(join, hot)
         after = join.algorithm
-        explanation = join.explain()
+        said = join.explain()
         assert join.stats.tuples_in == 120_000
         assert join.stats.finished == 120_000
         assert join.memory.peak_bytes <= BUDGET // 2
         result = pa.Table.from_batches(rows, join.output_schema)
     assert before != after
-    assert any(f"{after} instead of {before}" in why for why in explanation.revisions)
-    assert "revised: the 64 hottest keys have" in str(explanation)
+    assert any(f"{after} instead of {before}" in why for why in said.revisions)
+    assert "revised: the 64 hottest keys have" in str(said)
     assert_same_rows(result, reference_join(pa.Table.from_batches(calm + hot), table, KEY, "left"))
 
 
-@pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trial that begins after ten batches and goes on to the next one every few batches; no check revises it."""
-    monkeypatch.setattr(auto, "_FIRST_CHECK", 20_000)
-    for bound in ("_HIT_POINTS", "_MATCH_POINTS", "_HOT_POINTS", "_RATE_FACTOR"):
-        monkeypatch.setattr(auto, bound, 1e9)
-    monkeypatch.setattr(trial, "_WINDOW_S", 0.0)
-    monkeypatch.setattr(trial, "_MOST_WARM_S", 0.0)
-    monkeypatch.setattr(trial, "_STRETCH_S", 0.0)
-
-
 @pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
-def test_a_trial_loses_nothing(table: pa.Table, store: Path, how: str, hasty: None) -> None:
+def test_a_trial_loses_nothing(table: pa.Table, store: Path, how: str) -> None:
     batches = stream(60_000, 0.5, keys=int(ROWS * 1.3))
-    with open_join("auto", master=store, on=KEY, how=how, memory=BUDGET, profile=typical_profile()) as join:
+    with open_join(
+        "auto", master=store, on=KEY, how=how, memory=BUDGET, profile=typical_profile(), policy=HASTY
+    ) as join:
         assert join.on_trial
         rows = joined(join, batches)
         assert not join.on_trial
-        verdict = next(why for why in join.explain().revisions if why.startswith("a trial"))
-        assert verdict.endswith(f"; {join.algorithm} is the best")
+        said = next(why for why in join.explain().revisions if why.startswith("a trial"))
+        assert said.endswith(f"; {join.algorithm} is the best")
         assert join.stats.finished == 60_000
         assert join.memory.peak_bytes <= BUDGET
         result = pa.Table.from_batches(rows, join.output_schema)
     assert_same_rows(result, reference_join(pa.Table.from_batches(batches), table, KEY, how))
 
 
-def test_a_trial_is_decided_by_what_was_achieved(store: Path, hasty: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_is_decided_by_what_was_achieved(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever reaches ten times what its formula says is taken, be it third in the plan."""
     batches = stream(80_000, 0.5)
-    with open_join("auto", master=store, on=KEY, memory=BUDGET, profile=typical_profile()) as join:
+    profile, policy = typical_profile(), replace(HASTY, close=0.1)
+    with open_join("auto", master=store, on=KEY, memory=BUDGET, profile=profile, policy=policy) as join:
         list(join.push(batches[0]))
         favourite = [each.algorithm for each in join.explain().plan.candidates][2]
         monkeypatch.setattr(trial.Trial, "achieved", lambda _, at, __: 10.0 if at.algorithm == favourite else 1.0)
-        monkeypatch.setattr(trial, "_CLOSE", 0.1)
         joined(join, batches[1:])
         assert join.algorithm == favourite
 
 
-def test_who_is_at_rest_is_judged_by_its_rate_alone(store: Path, hasty: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_at_rest_is_judged_by_its_rate_alone(store: Path) -> None:
     """A formula that promises ten times as much changes nothing; while a cache fills it does."""
-    monkeypatch.setattr(trial, "_PACE_S", 0.0)
     batches = stream(60_000, 0.0)
     profile = typical_profile()
     with open_join("inlj", master=store, on=KEY, memory=BUDGET) as join:
@@ -134,7 +135,7 @@ def test_who_is_at_rest_is_judged_by_its_rate_alone(store: Path, hasty: None, mo
         prediction = replace(honest.prediction, c_loop=honest.prediction.c_loop / 10)
         boaster = replace(honest, prediction=prediction)
         assert boaster.rate_per_s == pytest.approx(10 * honest.rate_per_s)
-        seen = trial.Trial(plan)
+        seen = trial.Trial(plan, replace(HASTY, pace_s=0.0))
         for batch in batches:
             list(join.push(batch))
             seen.is_shown(join)
@@ -145,9 +146,9 @@ def test_who_is_at_rest_is_judged_by_its_rate_alone(store: Path, hasty: None, mo
             assert parts[0] == pytest.approx(factor * parts[1], rel=1e-6)
 
 
-def test_who_drains_after_every_batch_is_in_micro_batches(table: pa.Table, store: Path, hasty: None) -> None:
+def test_who_drains_after_every_batch_is_in_micro_batches(table: pa.Table, store: Path) -> None:
     batches = stream(60_000, 1.0)
-    with open_join("auto", master=store, on=KEY, memory=BUDGET, profile=typical_profile()) as join:
+    with open_join("auto", master=store, on=KEY, memory=BUDGET, profile=typical_profile(), policy=HASTY) as join:
         rows = joined(join, batches[:1])
         assert join.explain().chosen.carried
         for batch in batches[1:]:
@@ -167,11 +168,9 @@ def test_a_drain_that_was_not_finished_loses_nothing(store: Path) -> None:
             list(join.push(batches[1]))
 
 
-def test_a_right_plan_stands(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auto, "_FIRST_CHECK", 20_000)
-    monkeypatch.setattr(auto, "_RATE_FACTOR", 1e9)
-    monkeypatch.setattr(trial, "_STRETCH_S", 1e9)
-    with open_join("auto", master=store, on=KEY, memory=BUDGET, profile=typical_profile()) as join:
+def test_a_right_plan_stands(store: Path) -> None:
+    profile = typical_profile()
+    with open_join("auto", master=store, on=KEY, memory=BUDGET, profile=profile, policy=WITHOUT_CLOCK) as join:
         joined(join, stream(300_000, 1.0))
         revisions = join.explain().revisions
         assert all(why.endswith("stays the best") for why in revisions), revisions
@@ -247,12 +246,14 @@ def test_what_is_refused(store: Path) -> None:
         named.explain()
 
 
-def test_nothing_is_lost_in_any_phase(table: pa.Table, store: Path, hasty: None) -> None:
+def test_nothing_is_lost_in_any_phase(table: pa.Table, store: Path) -> None:
     """Before the plan, while operators are tried, and after: a push that was dropped is refused, then resumed."""
     batches = stream(60_000, 0.5, keys=int(ROWS * 1.3))
     rows: list[pa.RecordBatch] = []
     phases = set()
-    with open_join("auto", master=store, on=KEY, how="left", memory=BUDGET, profile=typical_profile()) as join:
+    with open_join(
+        "auto", master=store, on=KEY, how="left", memory=BUDGET, profile=typical_profile(), policy=HASTY
+    ) as join:
         for batch in batches:
             phases.add((join.algorithm, join.on_trial))
             join.push(batch)

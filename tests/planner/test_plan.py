@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,22 +10,23 @@ import pyarrow as pa
 import pytest
 from tests.planner.conftest import ROWS
 
+from semistream import open_join
+from semistream.algorithms.registry import ALGORITHMS
 from semistream.cost.profile import paper_profile, typical_profile
 from semistream.errors import ConfigError
+from semistream.lab.workloads.relation import KEY, MASTER_ROW_BYTES, STREAM_SCHEMA, stream_batches
 from semistream.master.open import open_master
-from semistream.operators.registry import OPERATORS
-from semistream.planner.plan import Plan, make_plan
-from semistream.planner.stream import StreamFacts, StreamSample
+from semistream.planner.plan import JoinPlan, make_plan
+from semistream.planner.stream import StreamSample, StreamStatistics
 from semistream.spec import JoinSpec
-from semistream.workloads.relation import KEY, MASTER_ROW_BYTES, STREAM_SCHEMA, stream_batches
 
 R_BYTES = ROWS * MASTER_ROW_BYTES
 
 
-def planned(master: Path, memory: int, skew: float = 1.0, **more: object) -> Plan:
+def planned(master: Path, memory: int, skew: float = 1.0, **more: object) -> JoinPlan:
     opened = open_master(master, (KEY,))
     try:
-        facts = StreamFacts.assumed(ROWS, skew)
+        facts = StreamStatistics.assumed(ROWS, skew)
         return make_plan(opened, JoinSpec.make(KEY), STREAM_SCHEMA, memory, facts, **more)  # type: ignore[arg-type]
     finally:
         opened.close()
@@ -38,8 +40,8 @@ def test_r_that_fits_is_joined_in_memory(store: Path) -> None:
 
 def test_without_an_index_only_scans_are_weighed(parquet: Path) -> None:
     plan = planned(parquet, R_BYTES)
-    assert {OPERATORS[each.algorithm].access for each in plan.candidates} == {"scan"}
-    assert set(plan.refused) == {name for name, operator in OPERATORS.items() if operator.needs_index}
+    assert {ALGORITHMS[each.algorithm].access for each in plan.candidates} == {"scan"}
+    assert set(plan.refused) == {name for name, operator in ALGORITHMS.items() if operator.needs_index}
     assert "build a page store" in plan.refused["sweepjoin"]
 
 
@@ -94,10 +96,10 @@ def test_a_sample_tells_the_skew(store: Path, skew: float) -> None:
     sample = StreamSample(opened, JoinSpec.make(KEY), STREAM_SCHEMA)
     for batch in stream_batches(100_000, ROWS, skew, seed=4, batch_rows=50_000):
         sample.add(batch)
-    facts = sample.facts()
+    facts = sample.statistics()
     assert facts.seen == 2 * 50_000
     assert abs(facts.exponent - skew) < 0.15
-    known = StreamFacts.assumed(ROWS, skew).keys
+    known = StreamStatistics.assumed(ROWS, skew).keys
     for share in (0.01, 0.1):
         expected = known.p_N(known.most_frequent(share * ROWS))
         assert abs(facts.keys.p_N(facts.keys.most_frequent(share * ROWS)) - expected) < 0.03
@@ -110,8 +112,36 @@ def test_a_probe_tells_what_matches(tmp_path: Path) -> None:
     sample = StreamSample(opened, JoinSpec.make("k"), stream.schema)
     sample.add(stream)
     sample.probe(stream, 4_000_000)
-    facts = sample.facts()
+    facts = sample.statistics()
     assert abs(facts.absent - 0.25) < 0.05
     assert facts.rows_per_key == 2.0
     assert abs(facts.keys.absent_share - 0.25) < 0.05
     assert abs(facts.keys.rows_per_tuple - 1.5) < 0.1
+
+
+def test_what_predicts_nothing_is_left_out(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs when it is named, and nobody stumbles over it."""
+    silent = replace(ALGORITHMS["ssbj"], name="mine", aliases=(), predict=None, pricing=None)
+    monkeypatch.setitem(ALGORITHMS, "mine", silent)
+    plan = planned(store, R_BYTES // 10, profile=typical_profile())
+    assert plan.of("mine") is None
+    assert "no prediction" in plan.refused["mine"]
+    batch = next(iter(stream_batches(1_000, ROWS, 1.0, seed=4, batch_rows=1_000)))
+    with open_join("mine", master=store, on=KEY, memory=R_BYTES // 10) as join:
+        assert sum(rows.num_rows for rows in join.run([batch])) == 1_000
+        with pytest.raises(ConfigError, match="no prediction for mine"):
+            join.explain()
+    with open_join(master=store, on=KEY, memory=R_BYTES // 10) as auto:
+        assert sum(rows.num_rows for rows in auto.run([batch])) == 1_000
+        assert "not mine: has no prediction" in str(auto.explain())
+
+
+def test_sizes_do_not_outgrow_the_delay(store: Path) -> None:
+    """Tuned tables are larger and keep a tuple longer: what was in time stays so."""
+    memory, within = R_BYTES // 10 + 100_000, {"profile": typical_profile(), "algorithms": ["partitionjoin"]}
+    limit = planned(store, memory, sizes=False, **within).choice.prediction.longest_delay_s
+    tuned = planned(store, memory, **within).choice
+    assert tuned.options
+    assert tuned.prediction.longest_delay_s > 1.1 * limit
+    kept = planned(store, memory, max_delay_s=limit, **within).choice
+    assert kept.prediction.longest_delay_s <= limit

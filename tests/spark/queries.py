@@ -17,9 +17,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import semistream
 from semistream.errors import SemiStreamError
+from semistream.lab.workloads.relation import master_batches, stream_batches
 from semistream.spark import enrich
 from semistream.testing import as_multiset
-from semistream.workloads.relation import master_batches, stream_batches
 
 N_KEYS = 4000
 SCHEMA = "k long, seq long, qty int"

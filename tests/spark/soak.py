@@ -35,10 +35,10 @@ from tests.spark.cluster import CONF, Cluster, cluster, kill_family, program
 from tests.spark.queries import started
 
 import semistream
+from semistream.lab.workloads.relation import master_batches, stream_batches
 from semistream.spark import enrich
 from semistream.spark.session import open_session
 from semistream.testing import as_multiset, reference_join
-from semistream.workloads.relation import master_batches, stream_batches
 
 COMBINATIONS = [
     ["sweepjoin-left", "opcachejoin-inner", "ssbj-left", "meshjoin-inner"],

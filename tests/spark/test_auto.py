@@ -11,13 +11,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 import semistream
+from semistream.algorithms.registry import ALGORITHMS
 from semistream.errors import ConfigError
-from semistream.operators.registry import OPERATORS
-from semistream.spark import auto, enrich, enrich_star, metrics
+from semistream.lab.workloads.relation import master_batches, stream_batches
+from semistream.planner.policy import Policy
+from semistream.spark import enrich, enrich_star, metrics
 from semistream.spark.auto import Planner
-from semistream.spark.plan import Dimension
+from semistream.spark.dimension import Dimension
+from semistream.spec import JoinRequest
 from semistream.testing import assert_same_rows, reference_join
-from semistream.workloads.relation import master_batches, stream_batches
 
 N_KEYS = 4000
 SCHEMA = "k long, seq long, qty int"
@@ -63,7 +65,7 @@ def test_streaming(
     assert_same_rows(pq.read_table(tmp_path / "out"), reference_join(stream, relation, "k", "left"))
     values = metrics.of(str(query.id), 0)
     assert values is not None
-    assert values["algorithm"] in OPERATORS
+    assert values["algorithm"] in ALGORITHMS
     assert (checkpoint / "semistream" / "r" / "plan").exists() == (max_delay is not None)
 
 
@@ -88,17 +90,18 @@ def test_options_belong_to_an_algorithm(spark: SparkSession, store: Path, stream
         enrich(spark.createDataFrame(stream), store, on="k", algorithm="auto", cache_share=0.5)
 
 
+def test_auto_reads_past_the_page_cache_if_asked(
+    spark: SparkSession, store: Path, stream: pa.Table, relation: pa.Table
+) -> None:
+    result = enrich(spark.createDataFrame(stream), store, on="k", memory="4MB", algorithm="auto", direct=True)
+    assert_same_rows(result.toArrow(), reference_join(stream, relation, "k", "left"))
+
+
 def _dimension(store: Path) -> Dimension:
     return Dimension(
         name="r",
         master=str(store),
-        on=(("k", "k"),),
-        how="left",
-        select=None,
-        algorithm="auto",
-        suffix="_right",
-        options=(),
-        memory=400_000,
+        request=JoinRequest.make(on="k", how="left", memory=400_000, algorithm="auto"),
         tasks=1,
         versioned=False,
     )
@@ -110,20 +113,16 @@ def test_one_plan_for_all_processes(store: Path, stream: pa.Table, tmp_path: Pat
     named, chosen = first.settle(batch)
     again, found = second.settle(None)
     assert chosen == found
-    assert named == again == replace(_dimension(store), algorithm=named.algorithm)
+    assert named == again == _dimension(store).with_algorithm(named.request.algorithm)
     assert len(list(tmp_path.glob("plan-*"))) == 1
 
 
-def test_a_plan_that_proves_wrong_is_made_anew(
-    store: Path, stream: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_that_proves_wrong_is_made_anew(store: Path, stream: pa.Table, tmp_path: Path) -> None:
     batch = stream.to_batches()[0]
-    planner = Planner(_dimension(store), tmp_path)
+    policy = Policy(first_check=10, warm_tuples_per_key=0.0, better=0.0)
+    planner = Planner(replace(_dimension(store), policy=policy), tmp_path)
     _, chosen = planner.settle(batch)
     assert chosen is not None
-    monkeypatch.setattr(auto, "_LEAST_TUPLES", 10)
-    monkeypatch.setattr(auto, "_WARM_TUPLES_PER_KEY", 0)
-    monkeypatch.setattr(auto, "_BETTER", 0.0)
     hits = chosen.hit_rate * 1000
     planner.review(chosen, batch, hits, 1000)
     assert len(list(tmp_path.glob("plan-*"))) == 1, "the hit rate was as predicted"

@@ -7,26 +7,28 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import semistream
+from semistream.algorithms.registry import ALGORITHMS
 from semistream.errors import ConfigError, SemiStreamError, StoreError
+from semistream.lab.workloads.relation import master_batches, stream_batches
 from semistream.master.open import open_master
-from semistream.operators.registry import OPERATORS
-from semistream.spark.carry import Carrying, CarryPlan, ShardInput, steps_due, trim, without
+from semistream.spark.carry import Carrying, CarryPlan, ShardInput, scan_of, steps_due, trim, without
+from semistream.spark.dimension import Dimension
 from semistream.spark.metrics import TaskMetrics
-from semistream.spark.plan import Dimension
 from semistream.spark.records import Records, all_records, records_folder
 from semistream.spark.worker import WORKSHOP, TaskInfo
+from semistream.spec import JoinRequest
 from semistream.testing import as_multiset, assert_same_rows, reference_join
-from semistream.workloads.relation import master_batches, stream_batches
 
-SCANS = sorted(name for name, operator in OPERATORS.items() if operator.access == "scan")
+SCANS = sorted(name for name, operator in ALGORITHMS.items() if operator.access == "scan")
 N_KEYS = 20_000
 
 
@@ -64,13 +66,7 @@ def _dimension(master: Path, algorithm: str, how: str, memory: int = 1_200_000) 
     return Dimension(
         name="r",
         master=str(master),
-        on=(("k", "k"),),
-        how=how,
-        select=select,
-        algorithm=algorithm,
-        suffix="_right",
-        options=(),
-        memory=memory,
+        request=JoinRequest.make(on="k", how=how, select=select, memory=memory, algorithm=algorithm),
         tasks=2,
         versioned=True,
         lineage=lineage,
@@ -105,7 +101,8 @@ class Query:
         folder = records_folder(checkpoint, dimension.name)
         self.records = Records(folder)
         self.records.bind(dimension.name, dimension.master, dimension.meaning, 1, 1)
-        self.plan = CarryPlan(dimension, str(folder), max_delay, call, 1)
+        request = replace(dimension.request, max_delay_s=max_delay)
+        self.plan = CarryPlan(replace(dimension, request=request), str(folder), call, 1)
         self.query, self.run = query, run
 
     def begin(self, batch: int, rows: pa.Table | None = None) -> Carrying:
@@ -328,19 +325,19 @@ def test_another_enrichment_under_the_same_name_is_refused_by_its_tasks(master: 
     ("change", "message"),
     [
         ({"how": "inner"}, "how was 'left', now it is 'inner'"),
-        ({"on": (("seq", "k"),)}, "on was"),
+        ({"stream_on": ("seq",)}, "on was"),
         ({"select": ("m01",)}, "select was"),
         ({"algorithm": "ssbj"}, "algorithm was 'meshjoin', now it is 'ssbj'"),
-        ({"options": (("direct", True),)}, "options was {}, now it is {'direct': True}"),
+        ({"options": {"direct": True}}, "options was {}, now it is {'direct': True}"),
         ({"suffix": "_r"}, "suffix was '_right', now it is '_r'"),
         ({"lineage": "another"}, "master data was"),
     ],
 )
 def test_changed_enrichment_is_refused_while_tuples_wait(
-    change: dict[str, object], message: str, master: Path, tmp_path: Path
+    change: dict[str, Any], message: str, master: Path, tmp_path: Path
 ) -> None:
     query = _waiting(master, tmp_path)
-    changed = replace(query.plan.dimension, **change)  # type: ignore[arg-type]
+    changed = _changed(query.plan.dimension, change)
     with pytest.raises(ConfigError, match=re.escape(message)):
         Query(changed, tmp_path / "state", 60.0)
     query.finish(2, _batches(1)[0].schema)
@@ -351,6 +348,16 @@ def test_changed_enrichment_is_refused_while_tuples_wait(
         Query(changed, tmp_path / "state", 60.0)
     (tmp_path / "state" / "commits" / "2").touch()
     assert Query(changed, tmp_path / "state", 60.0).begin(3).carried is None
+
+
+def _changed(dimension: Dimension, change: dict[str, Any]) -> Dimension:
+    """The dimension with other values, wherever they stand in it."""
+    if change.keys() & asdict(dimension).keys():
+        return replace(dimension, **change)
+    request = dimension.request
+    if change.keys() & asdict(request).keys():
+        return replace(dimension, request=replace(request, **change))
+    return replace(dimension, request=replace(request, spec=replace(request.spec, **change)))
 
 
 def test_new_name_for_a_checkpoint_with_batches_is_refused(master: Path, tmp_path: Path) -> None:
@@ -443,13 +450,12 @@ def test_steps_are_spread_over_the_delay(master: Path) -> None:
     with semistream.open_join("meshjoin", master=master, on="k", memory="500KB") as join:
         (rows,) = _batches(1)
         list(join.push(rows.to_batches()[0]))
-        join.close_chunk()
-        waiting, k = len(join.pending), join.k
-        assert k > 4
-        last = join.chunks[-1][1] - join.step_number
-        assert steps_due(join, [[waiting, 0.0]], interval=1.0, max_delay=10.0, now=0.0) == -(-last // 10)
-        assert steps_due(join, [[waiting, 0.0]], interval=1.0, max_delay=10.0, now=9.5) == last
-        assert steps_due(join, [], interval=1.0, max_delay=10.0, now=9.5) if not join.chunks else True
+        scan = scan_of(join)
+        scan.close_chunk()
+        assert scan.k > 4
+        last = scan.chunks[-1][1] - scan.step_number
+        assert steps_due(scan, [[join.waiting, 0.0]], interval=1.0, max_delay=10.0, now=0.0) == -(-last // 10)
+        assert steps_due(scan, [[join.waiting, 0.0]], interval=1.0, max_delay=10.0, now=9.5) == last
 
 
 def test_trim_keeps_the_youngest() -> None:

@@ -16,6 +16,7 @@ from semistream import build_pages
 from semistream.cli.output import ParquetOutput
 from semistream.errors import ConfigError, SchemaError
 from semistream.spark.job import join_files
+from semistream.spec import JoinRequest
 from semistream.testing import assert_same_rows, reference_join
 
 STREAM = pa.table(
@@ -52,11 +53,7 @@ def joined(spark: SparkSession, data: Path, out: str, how: str = "inner", stream
             data / stream,
             data / "store",
             folder,
-            on={"k": "k"},
-            how=how,
-            select=None,
-            memory=8_000_000,
-            algorithm="sweepjoin",
+            JoinRequest.make(on="k", how=how, memory=8_000_000, algorithm="sweepjoin"),
         )
         output.take_over(folder)
     return values

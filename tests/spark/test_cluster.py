@@ -15,8 +15,8 @@ from tests.spark.cluster import Cluster, cluster
 from tests.spark.on_cluster import SPECULATION, Program, Work, dying_tasks, slow_tasks
 
 import semistream
+from semistream.lab.workloads.relation import master_batches, stream_batches
 from semistream.testing import assert_same_rows, reference_join
-from semistream.workloads.relation import master_batches, stream_batches
 
 N_KEYS = 20_000
 FILES = 12

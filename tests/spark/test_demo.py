@@ -18,9 +18,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from semistream.cli.app import app
-from semistream.demo import Account, Summary, report, shop, watch
 from semistream.errors import StoreError
-from semistream.spark.warehouse import RetailWarehouse, SalesFile
+from semistream.lab.demo.demo import Account, Summary, report, shop, watch
+from semistream.lab.demo.warehouse import RetailWarehouse, SalesFile
 
 ROWS = 20_000
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from datetime import UTC, date, datetime
@@ -19,13 +18,13 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 
 import semistream
+from semistream.algorithms.registry import ALGORITHMS
 from semistream.errors import BudgetError, ConfigError, KeyTypeError, SchemaError, StoreError, UnknownAlgorithmError
-from semistream.operators.registry import OPERATORS
+from semistream.lab.workloads.relation import master_batches, stream_batches
 from semistream.sealed import read_sealed, sealed
 from semistream.spark import enrich, enrich_star, metrics
 from semistream.spark.cleanup import remove_caches
 from semistream.testing import assert_same_rows, reference_join
-from semistream.workloads.relation import master_batches, stream_batches
 
 N_KEYS = 4000
 SCHEMA = "k long, seq long, qty int"
@@ -74,7 +73,7 @@ def _batch(df: DataFrame) -> pa.Table:
     return df.toArrow()
 
 
-@pytest.mark.parametrize("algorithm", sorted(OPERATORS))
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_every_operator(algorithm: str, spark: SparkSession, store: Path, stream: pa.Table, relation: pa.Table) -> None:
     df = spark.createDataFrame(stream).repartition(3)
     result = _batch(enrich(df, store, on="k", memory=MEMORY, algorithm=algorithm))
@@ -364,19 +363,3 @@ def test_older_format_is_refused(spark: SparkSession, relation: pa.Table, tmp_pa
     manifest.write_bytes(sealed({**manifest_fields, "format_version": 0})[0])
     with pytest.raises(StoreError, match="format version 0"):
         enrich(spark.range(1).withColumnRenamed("id", "k"), tmp_path / "r", on="k")
-
-
-def test_the_example_in_the_readme(spark: SparkSession, tmp_path: Path) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    (example,) = [text for text in re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL) if "enrich(" in text]
-    example = example.replace('"customers"', f'"{tmp_path}/source"').replace('"/data/', f'"{tmp_path}/')
-    spark.sql("select 7L customer_id, 'Ann' name").write.parquet(f"{tmp_path}/source")
-    spark.sql("select 1L order_id, 7L customer_id union all select 2L, 8L").write.parquet(f"{tmp_path}/orders")
-    exec(compile(example, "README.md", "exec"), {"spark": spark, "schema": "order_id long, customer_id long"})
-    (query,) = spark.streams.active
-    try:
-        query.processAllAvailable()
-    finally:
-        query.stop()
-    rows = spark.read.parquet(f"{tmp_path}/enriched").orderBy("order_id").collect()
-    assert [tuple(row) for row in rows] == [(1, 7, "Ann"), (2, 8, None)]

@@ -6,12 +6,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from semistream.errors import ConfigError
-from semistream.spark.generate import generate
-from semistream.workloads.drift import Drift
-from semistream.workloads.relation import SyntheticMaster, SyntheticStream
-from semistream.workloads.retail import Retail
-from semistream.workloads.weather_reports import WeatherReports
-from semistream.workloads.workload import Workload
+from semistream.lab.workloads.drift import Drift
+from semistream.lab.workloads.on_spark import generate
+from semistream.lab.workloads.relation import SyntheticMaster, SyntheticStream
+from semistream.lab.workloads.retail import Retail
+from semistream.lab.workloads.weather_reports import WeatherReports
+from semistream.lab.workloads.workload import Workload
 
 SHOP = Retail(n_products=3_000, n_customers=5_000, n_stores=20, seed=4)
 WORKLOADS: dict[str, tuple[Workload, int]] = {

@@ -1,4 +1,4 @@
-"""Killed and started again: no row lost, none twice. The long version is `make soak`; `test_cluster` kills an executor."""
+"""Killed and started again: no row lost, none twice. `make soak` is longer; `test_cluster` kills an executor."""
 
 from __future__ import annotations
 

@@ -25,7 +25,8 @@ from semistream import build_pages
 from semistream.cli.app import app
 from semistream.spark import pipeline as module
 from semistream.spark.pipeline import Pipeline, PipelineError, Secrets, as_written, read_pipeline
-from semistream.spark.running import Totals, build, explained, follow, start
+from semistream.spark.query import Totals, build, explained, follow, start
+from semistream.spec import JoinRequest
 from semistream.testing import assert_same_rows, reference_join
 
 ORDERS = pa.table(
@@ -166,7 +167,6 @@ def test_dimensions_that_are_alike_are_joined_in_one_pass(spark: SparkSession, f
         (('format = "parquet"', 'format = "carrier-pigeon"'), "carrier-pigeon"),
         (('path = "out"', 'path = "out"\npartition_by = ["year"]'), "'year'"),
         (('path = "out"', 'path = "out"\nsql = "SELECT nmber FROM enriched"'), "nmber"),
-        (('memory = "8MB"', 'memory = "8MB"\noptions = { cache_shar = 0.5 }'), "cache_shar"),
     ],
 )
 def test_what_only_spark_can_tell_is_told_before_the_query_starts(
@@ -280,6 +280,12 @@ MISTAKES = {
     "select that is a text": (('on = "sku"', 'on = "sku"\nselect = "price"'), "must be a list of column names"),
     "size that is none": (('"8MB"', '"8 parsecs"'), "8 parsecs"),
     "unknown algorithm": (('on = "sku"', 'on = "sku"\nalgorithm = "mashjoin"'), "meshjoin"),
+    "unknown option": (('"8MB"', '"8MB"\noptions = { cache_shar = 0.5 }'), "has no option 'cache_shar'"),
+    "option out of range": (('"8MB"', '"8MB"\noptions = { gap_bytes = -1 }'), "allowed are whole numbers from 0"),
+    "option of an algorithm with auto": (
+        ('"8MB"', '"8MB"\nalgorithm = "auto"\noptions = { gap_bytes = 1 }'),
+        "'auto' has no option 'gap_bytes'",
+    ),
     "number for a text": (('path = "in"', "path = 7"), "path = 7 must be a text"),
     "empty text": (('path = "in"', 'path = " "'), "must be a text that is not empty"),
     "list as an option": (("maxFilesPerTrigger = 2", "maxFilesPerTrigger = [2]"), "options.maxFilesPerTrigger"),
@@ -339,11 +345,13 @@ def test_triggers(tmp_path: Path, given: str, expected: dict[str, Any]) -> None:
 def test_defaults_and_option_values(tmp_path: Path) -> None:
     text = FILE.replace("checkpoint = ", "#").replace("parquet", "noop").replace("{ maxFilesPerTrigger = 2 }", "{}")
     text += "[spark.conf]\nspark.sql.shuffle.partitions = 7\nspark.ui.enabled = true\n"
-    given = pipeline(tmp_path, text.replace('name = "orders"', ""))
+    given = pipeline(tmp_path, text.replace('name = "orders"', "").replace('memory = "8MB"', ""))
     assert (given.name, given.master, given.checkpoint, given.sink.mode) == ("p", "local[*]", None, "append")
     assert given.conf == {"spark.sql.shuffle.partitions": "7", "spark.ui.enabled": "true"}
     (one,) = given.enrichments
-    assert (one.how, one.select, one.algorithm, one.suffix) == ("left", None, "sweepjoin", "_right")
+    assert one.request == JoinRequest.make(
+        on=one.request.spec.stream_on, how="left", memory="256MB", algorithm="sweepjoin"
+    )
 
 
 def test_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

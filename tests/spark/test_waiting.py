@@ -135,7 +135,8 @@ def test_drained_columns_are_named_as_by_the_query(checkpoint: Path, tmp_path: P
     table = _master(1).rename_columns(["k", "SEQ", "m02", "m03", "m04", "m05"])
     semistream.build_pages(table, tmp_path / "r", on="k", page_rows=32, overwrite=True)
     described = _dimension(tmp_path / "r", "meshjoin", "left")
-    described = replace(described, select=("SEQ", "m02"), fold_case=True)
+    spec = replace(described.request.spec, select=("SEQ", "m02"), fold_case=True)
+    described = replace(described, request=replace(described.request, spec=spec))
     query = Query(described, checkpoint, max_delay=60.0)
     _rows_of(query, 1)
     assert query.records.waiting() > 0

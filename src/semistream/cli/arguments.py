@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from semistream.errors import ConfigError, StoreError
+
+DEFAULT_BATCH_ROWS = 65_536
+
+Memory = Annotated[str, typer.Option("--memory", help="The budget of bytes.")]
+Direct = Annotated[bool, typer.Option("--direct", help="Read past the page cache (O_DIRECT).")]
+Profile = Annotated[
+    str | None, typer.Option("--profile", metavar="FILE", help="A profile, or `papers` (default: this machine's).")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def names(text: str, option: str) -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,16 +20,15 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from semistream.cli.arguments import key_names, names, require
+from semistream.cli.arguments import DEFAULT_BATCH_ROWS, key_names, names, require
 from semistream.cli.notices import compile_notice, note, notes, reported, spark_wanted, summary
 from semistream.cli.output import ParquetOutput
 from semistream.errors import ConfigError
-from semistream.spec import JoinSpec, parse_bytes
+from semistream.spec import JoinRequest
 
 if TYPE_CHECKING:
     from semistream.master.parquet import ParquetFiles
 
-DEFAULT_BATCH_ROWS = 65_536
 #: A batch of the stream, which the operator's budget does not count, is at most this part of it.
 BATCH_PART = 8
 ENGINES = ("local", "spark")
@@ -39,11 +38,7 @@ ENGINES = ("local", "spark")
 class Job:
     """A checked join: what both engines are given."""
 
-    algorithm: str
-    keys: dict[str, str]
-    how: str
-    select: list[str] | None
-    budget_bytes: int
+    request: JoinRequest
     batch_rows: int
     stream: Path
     source: ParquetFiles
@@ -78,22 +73,24 @@ def join(
             raise ConfigError(f"--batch-rows {batch_rows} is too small; it must be at least 1")
         if engine not in ENGINES:
             raise ConfigError(f"--engine {engine!r} is unknown; allowed are {' and '.join(ENGINES)}")
-        keys = key_names(on)
-        columns = None if select is None else names(select, "--select")
-        JoinSpec.make(keys, how, columns)
-        budget = parse_bytes(memory)
-        output = ParquetOutput(out, budget)
+        request = JoinRequest.make(
+            on=key_names(on),
+            how=how,
+            select=None if select is None else names(select, "--select"),
+            memory=memory,
+            algorithm=algorithm,
+        )
+        output = ParquetOutput(out, request.memory_bytes)
         with compile_notice():
+            from semistream.algorithms.registry import resolve
             from semistream.cli.master import prepare_master
             from semistream.master.parquet import ParquetFiles
-            from semistream.operators.registry import resolve
-            from semistream.planner.plan import AUTO
-        name = AUTO if algorithm == AUTO else resolve(algorithm).name
+        if not request.is_auto:
+            request = replace(request, algorithm=resolve(algorithm).name)
         require(stream, "stream")
         require(master, "master data")
         source = ParquetFiles(stream)
-        prepared = prepare_master(name, master, keys, stream, source, budget, notes)
-        job = Job(name, keys, how, columns, budget, batch_rows, stream, source, prepared)
+        job = Job(request, batch_rows, stream, source, prepare_master(request, master, stream, source, notes))
         result = _on_spark(job, output, spark_master) if engine == "spark" else _here(job, output)
     if as_json:
         typer.echo(json.dumps(result))
@@ -103,22 +100,14 @@ def join(
 
 def _here(job: Job, output: ParquetOutput) -> dict[str, object]:
     from semistream.planner.auto import AutoJoin
-    from semistream.planner.open import open_join
+    from semistream.planner.open import open_request
 
     with (
-        open_join(
-            job.algorithm,
-            master=job.master,
-            on=job.keys,
-            how=job.how,
-            select=job.select,
-            memory=job.budget_bytes,
-            stream_schema=job.source.schema,
-        ) as operator,
+        open_request(job.master, job.request, stream_schema=job.source.schema) as operator,
         output.opened(operator.output_schema),
     ):
         started = time.perf_counter()
-        rows = job.source.rows_within(job.budget_bytes // BATCH_PART, job.batch_rows)
+        rows = job.source.rows_within(job.request.memory_bytes // BATCH_PART, job.batch_rows)
         batches = job.source.batches(job.source.schema.names, 0, rows, threads=True)
         for batch in _watched(batches, job.source.n_rows):
             for joined in operator.push(batch):
@@ -130,7 +119,8 @@ def _here(job: Job, output: ParquetOutput) -> dict[str, object]:
         stats, report = operator.stats, operator.memory
         if isinstance(operator, AutoJoin):
             note(f"auto: {operator.algorithm or 'no operator'} did it")
-    return _result(job, stats.tuples_in, stats.rows_out, stats.hit_rate, report.peak_bytes, stats.pages_read, seconds)
+    done = {name: getattr(stats, name) for name in ("rows_out", "hit_rate", "pages_read")}
+    return _result(job, {**done, "rows_in": stats.tuples_in, "peak_bytes": report.peak_bytes}, seconds)
 
 
 def _on_spark(job: Job, output: ParquetOutput, spark_master: str) -> dict[str, object]:
@@ -144,34 +134,22 @@ def _on_spark(job: Job, output: ParquetOutput, spark_master: str) -> dict[str, o
         notes.status("Spark joins"),
         running_session("semistream join", spark_master, settings, note) as spark,
     ):
-        values = join_files(
-            spark,
-            job.stream,
-            job.master,
-            folder,
-            on=job.keys,
-            how=job.how,
-            select=job.select,
-            memory=job.budget_bytes,
-            algorithm=job.algorithm,
-        )
+        values = join_files(spark, job.stream, job.master, folder, job.request)
         output.take_over(folder)
-    rows_in, rows_out, peak, pages = (int(values[key]) for key in ("rows_in", "rows_out", "peak_bytes", "pages_read"))
-    return _result(job, rows_in, rows_out, values["hit_rate"], peak, pages, values["elapsed"])
+    return _result(job, values, values["elapsed"])
 
 
-def _result(
-    job: Job, rows_in: int, rows_out: int, hit_rate: float, peak_bytes: int, pages_read: int, seconds: float
-) -> dict[str, object]:
+def _result(job: Job, done: Mapping[str, float], seconds: float) -> dict[str, object]:
+    """What a join did, for people and programs alike."""
     return {
-        "algorithm": job.algorithm,
-        "rows_in": rows_in,
-        "rows_out": rows_out,
-        "service_rate_per_s": round(rows_in / seconds, 1),
-        "hit_rate": round(hit_rate, 6),
-        "peak_bytes": peak_bytes,
-        "budget_bytes": job.budget_bytes,
-        "pages_read": pages_read,
+        "algorithm": job.request.algorithm,
+        "rows_in": int(done["rows_in"]),
+        "rows_out": int(done["rows_out"]),
+        "service_rate_per_s": round(done["rows_in"] / seconds, 1),
+        "hit_rate": round(done["hit_rate"], 6),
+        "peak_bytes": int(done["peak_bytes"]),
+        "budget_bytes": job.request.memory_bytes,
+        "pages_read": int(done["pages_read"]),
         "seconds": round(seconds, 6),
     }
 

@@ -19,12 +19,13 @@ import numpy.typing as npt
 import pyarrow as pa
 from rich.console import Console
 
+from semistream.algorithms.registry import ALGORITHMS
 from semistream.columns.keys import check_key_types
 from semistream.master.base import require_columns
 from semistream.master.build import build_pages
 from semistream.master.format import CURRENT, FORMAT_VERSION, is_store
 from semistream.master.parquet import ParquetFiles
-from semistream.operators.registry import OPERATORS
+from semistream.spec import JoinRequest
 
 #: Stream tuples counted for a layout by access frequency: enough to know the hot keys.
 SAMPLE_ROWS = 1_000_000
@@ -32,21 +33,13 @@ SAMPLE_BATCH_ROWS = 65_536
 
 
 def prepare_master(
-    algorithm: str,
-    master: Path,
-    keys: dict[str, str],
-    stream: Path,
-    stream_files: ParquetFiles,
-    budget_bytes: int,
-    notes: Console,
+    request: JoinRequest, master: Path, stream: Path, stream_files: ParquetFiles, notes: Console
 ) -> Path:
-    """The path to open as R; `keys` maps the stream's names of the key columns to the master's.
-
-    A copy is sorted within the budget of the join.
-    """
-    if is_store(master) or algorithm not in OPERATORS or not OPERATORS[algorithm].needs_index:
+    """The path to open as R. A copy is sorted within the budget of the join."""
+    if is_store(master) or request.is_auto or not ALGORITHMS[request.algorithm].needs_index:
         # A planner ("auto") takes R as it is: whether it has an index is part of its choice.
         return master
+    algorithm, keys = request.algorithm, dict(request.spec.pairs)
     files = ParquetFiles(master)
     # Asked before the copy is made, for it may take minutes.
     require_columns(stream_files.schema, keys, "the stream")
@@ -55,7 +48,7 @@ def prepare_master(
         [stream_files.schema.field(name) for name in keys],
         [files.schema.field(name) for name in keys.values()],
     )
-    by_frequency = OPERATORS[algorithm].wants_frequency_order
+    by_frequency = ALGORITHMS[algorithm].wants_frequency_order
     origin: list[object] = [str(master.resolve()), list(keys.values())]
     state: list[object] = [FORMAT_VERSION, *_state(master)]
     if by_frequency:
@@ -77,7 +70,7 @@ def prepare_master(
         on=list(keys.values()),
         frequency=frequency,
         overwrite=True,
-        memory_limit=max(budget_bytes, 1 << 20),
+        memory_limit=max(request.memory_bytes, 1 << 20),
     )
     for stale in place.parent.glob(f"{glob.escape(family)}-*"):
         if stale != place:

@@ -18,7 +18,7 @@ from semistream.cli.notices import compile_notice, note, notes, reported
 from semistream.errors import ConfigError
 
 if TYPE_CHECKING:
-    from semistream.experiments.figure import Figure
+    from semistream.lab.figure import Figure
 
 
 def reproduce(
@@ -47,10 +47,10 @@ def reproduce(
     with reported():
         with compile_notice():
             from semistream.cost.profile import CostProfile
-            from semistream.experiments.lab import Lab, scale_named
-            from semistream.experiments.registry import chosen
-            from semistream.experiments.run import read_points
-            from semistream.experiments.run import reproduce as measure
+            from semistream.lab.figures.registry import chosen
+            from semistream.lab.laboratory import Lab, scale_named
+            from semistream.lab.reproduce import read_points
+            from semistream.lab.reproduce import reproduce as measure
         figures = chosen(figure)
         if show_list:
             _show([{"figure": one.id, "title": one.title, "claim": one.claim} for one in figures], as_json)
@@ -92,7 +92,7 @@ def _report_writer() -> Callable[[Path], Path]:
     try:
         import matplotlib  # noqa: F401
 
-        from semistream.report.html import write_report
+        from semistream.lab.report.html import write_report
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise

@@ -20,7 +20,7 @@ from semistream.cli.notices import compile_notice, note, notes, reported, spark_
 
 if TYPE_CHECKING:
     from semistream.spark.pipeline import Pipeline
-    from semistream.spark.running import Totals
+    from semistream.spark.query import Totals
 
 #: Where nobody watches, a line is written no more often than this.
 LOG_SECONDS = 10.0
@@ -35,7 +35,7 @@ def run(
     with reported():
         with compile_notice(), spark_wanted("`semistream run`"):
             from semistream.spark.pipeline import as_written, read_pipeline
-            from semistream.spark.running import build, follow, spark_for, start
+            from semistream.spark.query import build, follow, spark_for, start
         pipeline = read_pipeline(path)
         with spark_for(pipeline, note) as spark:
             frame = build(spark, pipeline)

@@ -113,6 +113,24 @@ class RowLayout:
         """Offset of the VAR chain's head from the slot's first byte; 0 when there are no VAR columns."""
         return self.header + self.head if self.has_var else 0
 
+    def var_bytes(self, source: Paged, ids: Int64s, start: int, count: int) -> Int64s:
+        """Bytes of the VAR values of rows `ids[start:start+count]`, in whole cells."""
+        sizes = np.empty(count, dtype=np.int64)
+        kernel.var_blocks_needed(
+            ids,
+            start,
+            count,
+            source.page_rows,
+            source.base,
+            source.kind,
+            source.valid,
+            source.offs,
+            source.bit,
+            self.var_columns,
+            sizes,
+        )
+        return sizes
+
     def pack(self, source: Paged, ids: Int64s, start: int, count: int, slots: Int64s) -> None:
         """Write rows `ids[start:start+count]` of paged columns into slots (VAR bytes apart)."""
         kernel.pack_rows(

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 
 from semistream.cost.profile import FAR, NEAR, REFERENCE_ROW_BYTES, CostProfile
-from semistream.operators.base import SemiStreamJoin
-from semistream.operators.chunk import JoinStats
-
-Counters = tuple[str, ...]
+from semistream.engine.algorithm import Algorithm, Pricing
+from semistream.engine.chunk import JoinStats
+from semistream.engine.join import SemiStreamJoin
+from semistream.errors import ConfigError
 
 #: about what a core's own cache holds
 _NEAR_BYTES = 1 << 20
@@ -25,55 +25,6 @@ SCATTERED = ("c_H", "c_H_S", "c_A", "c_E", "c_L")
 _DEEP = "deep "
 _TO_TABLES = ("cache_hits", "cache_misses", "appended", "expired")
 _TO_MASTER = ("master_rows_probed", "tuples_in")
-
-_WAITING: dict[str, Counters] = {"c_A": ("appended",), "c_E": ("expired",)}
-_STREAM: dict[str, Counters] = {"c_S": ("tuples_in",), "c_C": ("chunks",)}
-_PROBE: dict[str, Counters] = {"c_H": ("cache_hits", "cache_misses")}
-_BUILD: dict[str, Counters] = {"c_H_S": ("master_rows_probed",), "c_T": ("iterations",)}
-_OUTPUT: dict[str, Counters] = {"c_O": ("rows_out",)}
-_SWITCH: dict[str, Counters] = {"c_B": ("switched",)}
-_LOOKUP: dict[str, Counters] = {"c_L": ("master_rows_probed",), "c_P": ("pages_read",), "c_T": ("iterations",)}
-_FREQUENCY: dict[str, Counters] = {"c_F": ("frequency_checks",)}
-
-
-@dataclass(frozen=True)
-class Pricing:
-    """Which counters of an algorithm are which operations, and which of them may run side by side.
-
-    `seeks` names the counter of reads that need a seek, the others continue the one before; None: all do. `threads` is
-    1, or 2 with the disk phase beside the stream phase, or 3 with the loads beside both.
-    """
-
-    operations: Mapping[str, Counters]
-    seeks: str | None = None
-    mapped: bool = False
-    threads: int = 1
-    stream_phase: frozenset[str] = field(default=frozenset({"c_S", "c_H", "c_AI", "c_C"}))
-
-
-_MESH = Pricing({**_STREAM, **_WAITING, **_BUILD, **_OUTPUT}, seeks="r_cycles")
-_HYBRID = Pricing({**_STREAM, **_WAITING, **_BUILD, **_OUTPUT})
-_CACHE = {**_STREAM, **_PROBE, **_WAITING, **_BUILD, **_OUTPUT, **_FREQUENCY, **_SWITCH}
-_HAND_OVER: dict[str, Counters] = {**_CACHE, "c_AI": ("intermediate_appends",), "c_C": ("chunks", "handovers")}
-_BLOCKS = {**_STREAM, **_WAITING, **_LOOKUP, **_OUTPUT, "c_L": ("tuples_in", "master_rows_probed")}
-
-PRICING: dict[str, Pricing] = {
-    "meshjoin": _MESH,
-    "rmeshjoin": _MESH,
-    "ssj": Pricing(_CACHE, seeks="r_cycles"),
-    "ssbj": Pricing({**_STREAM, **_PROBE, **_WAITING, **_BUILD, **_OUTPUT, **_SWITCH}, seeks="r_cycles"),
-    "hybridjoin": _HYBRID,
-    "xhybridjoin": Pricing({**_HYBRID.operations, "c_T": ("iterations", "batches_out")}),
-    "oxhybridjoin": Pricing({**_STREAM, **_PROBE, **_WAITING, **_BUILD, **_OUTPUT}),
-    "cachejoin": Pricing(_CACHE),
-    "pcachejoin": Pricing(_HAND_OVER, threads=2),
-    "opcachejoin": Pricing(_HAND_OVER, threads=3),
-    "inlj": Pricing({**_STREAM, **_OUTPUT, **_LOOKUP, "c_L": ("tuples_in",)}, mapped=True),
-    "sweepjoin": Pricing({**_STREAM, **_PROBE, **_LOOKUP, **_OUTPUT, **_SWITCH}, mapped=True),
-    "orderedjoin": Pricing({**_STREAM, **_PROBE, **_WAITING, **_LOOKUP, **_OUTPUT, **_SWITCH}, mapped=True),
-    "ssij": Pricing(_BLOCKS, mapped=True),
-    "partitionjoin": Pricing(_BLOCKS, seeks="iterations", mapped=True),
-}
 
 
 @dataclass(frozen=True)
@@ -98,7 +49,7 @@ class CostClock:
 
     def price(
         self,
-        algorithm: str,
+        algorithm: Algorithm,
         counts: Mapping[str, float],
         *,
         direct: bool = False,
@@ -109,19 +60,19 @@ class CostClock:
 
         R is a page store, read past the page cache if `direct`, or Parquet in place.
         """
-        pricing = PRICING[algorithm]
+        pricing, name = pricing_of(algorithm), algorithm.name
         mode = "parquet" if parquet else "direct" if direct else "mapped" if pricing.mapped else "buffered"
         terms = {"c_I/O": self._io(pricing, counts, mode)}
         for symbol in pricing.operations:
-            terms[symbol] = operations_of(algorithm, symbol, counts) * self.profile.unit(symbol, algorithm)
+            terms[symbol] = operations_of(pricing, symbol, counts) * self.profile.unit(symbol, name)
             if symbol in SCATTERED:
-                deep = operations_of(algorithm, f"{FAR}.{symbol}", counts)
-                terms[symbol] += deep * self.profile.far(symbol, algorithm)
-        near = operations_of(algorithm, f"{NEAR}.c_O", counts) * self.profile.near("c_O", algorithm)
+                deep = operations_of(pricing, f"{FAR}.{symbol}", counts)
+                terms[symbol] += deep * self.profile.far(symbol, name)
+        near = operations_of(pricing, f"{NEAR}.c_O", counts) * self.profile.near("c_O", name)
         terms["c_O"] = (terms["c_O"] + near) * row_bytes / REFERENCE_ROW_BYTES
         phases = self._phases(pricing, counts, terms)
         longest, serial = max(phases), sum(terms.values())
-        return VirtualTime(longest + (1.0 - self.profile.overlap(algorithm)) * (serial - longest), phases, terms)
+        return VirtualTime(longest + (1.0 - self.profile.overlap(name)) * (serial - longest), phases, terms)
 
     def _io(self, pricing: Pricing, counts: Mapping[str, float], mode: str) -> float:
         reads = counts.get("reads", 0.0)
@@ -153,7 +104,24 @@ class CostClock:
     def price_of(self, join: SemiStreamJoin, counts: Mapping[str, float]) -> VirtualTime:
         """Virtual time of these counts for a join as it was opened."""
         parquet = not join.master.has_index
-        return self.price(join.name, counts, direct=join._direct, parquet=parquet, row_bytes=row_bytes(join))
+        return self.price(
+            join.algorithm, counts, direct=join.options.direct, parquet=parquet, row_bytes=row_bytes(join)
+        )
+
+
+def pricing_of(algorithm: Algorithm) -> Pricing:
+    """Which counters are which operations; an algorithm that does not say so cannot be priced."""
+    if algorithm.pricing is None:
+        raise no_prediction(algorithm)
+    return algorithm.pricing
+
+
+def no_prediction(algorithm: Algorithm) -> ConfigError:
+    """The error for an algorithm that runs, and says nothing of what that costs."""
+    return ConfigError(
+        f"{algorithm.name} has no prediction: it runs, but nothing can be said of it before; give its record "
+        "`predict` and `pricing`, or choose another algorithm"
+    )
 
 
 def counted(join: SemiStreamJoin, before: JoinStats | None = None, *, batch: int | None = None) -> dict[str, float]:
@@ -162,27 +130,27 @@ def counted(join: SemiStreamJoin, before: JoinStats | None = None, *, batch: int
     for column in fields(JoinStats):
         value = getattr(join.stats, column.name)
         counts[column.name] = float(value - (getattr(before, column.name) if before is not None else 0))
-    counts["chunks"] = counts["tuples_in"] * chunks_per_tuple(join.chunk_rows, batch)
+    counts["chunks"] = counts["tuples_in"] * chunks_per_tuple(join.plan.division.chunk_rows, batch)
     r_bytes = join.master.n_rows * join.master.row_bytes
-    return {**counts, **deep_counts(join.name, counts, join.budget.total, r_bytes)}
+    return {**counts, **deep_counts(join.algorithm, counts, join.budget.total, r_bytes)}
 
 
-def deep_counts(algorithm: str, counts: Mapping[str, float], M: float, r_bytes: float) -> dict[str, float]:
+def deep_counts(algorithm: Algorithm, counts: Mapping[str, float], M: float, r_bytes: float) -> dict[str, float]:
     """Accesses times the doublings, beyond what the CPU keeps near, of what they go to: the tables, or R if mapped."""
     tables = table_depth(M)
-    master = table_depth(r_bytes) if PRICING[algorithm].mapped else tables
+    master = table_depth(r_bytes) if pricing_of(algorithm).mapped else tables
     depths = {**dict.fromkeys(_TO_TABLES, tables), **dict.fromkeys(_TO_MASTER, master)}
     return {_DEEP + name: depth * counts.get(name, 0.0) for name, depth in depths.items()}
 
 
-def operations_of(algorithm: str, symbol: str, counts: Mapping[str, float]) -> float:
+def operations_of(pricing: Pricing, symbol: str, counts: Mapping[str, float]) -> float:
     """How many operations of a symbol these counts are.
 
     "far.c_L" and the like count the doublings they go; "near.c_O" is output for tuples that the cache answered, c_O
     that for the others.
     """
     where, _, symbol = symbol.rpartition(".")
-    counters = PRICING[algorithm].operations.get(symbol, ())
+    counters = pricing.operations.get(symbol, ())
     number = sum(counts.get(_DEEP + name if where == FAR else name, 0.0) for name in counters)
     if symbol != "c_O":
         return number

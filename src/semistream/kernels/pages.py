@@ -88,6 +88,24 @@ def locate_in_fences(fences, continues, codes, first, last):
         first[i] = page
 
 
+@njit(nogil=True)
+def read_fully(fd, address, low, end, size, result):
+    """Read bytes `low .. low + size` of a file, at least up to `end`; False, and the offset, when a read fails.
+
+    Counts reads and bytes in `result`, as `read_pages` says.
+    """
+    got = 0
+    while got < end - low:
+        count = _pread(fd, address + got, size - got, low + got)
+        if count <= 0:
+            result[3] = low + got
+            return False
+        got += count
+        result[1] += 1
+    result[2] += size
+    return True
+
+
 @njit(
     "void(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, int64, int64, int64, int64[::1],"
     " int64[::1])",
@@ -126,18 +144,11 @@ def read_pages(fds, borders, shifts, pages, starts, address, capacity, gap, alig
             size = wider
             end = starts[pages[j] + 1] - shift
             j += 1
-        got = 0
-        while got < end - low:
-            count = _pread(fds[file], address + room + got, size - got, low + got)
-            if count <= 0:
-                result[3] = low + got
-                result[4] = file
-                return
-            got += count
-            result[1] += 1
+        if not read_fully(fds[file], address + room, low, end, size, result):
+            result[4] = file
+            return
         for k in range(i, j):
             base[k] = address + room + starts[pages[k]] - shift - low
-        result[2] += size
         result[0] = j
         room += size
         i = j

@@ -8,16 +8,12 @@ more units.
 # mypy: disallow_untyped_defs=False
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from semistream.kernels.compiled import njit
 from semistream.kernels.lookup import _bound
-from semistream.kernels.raw import copy_bytes, load_i64, native_pread
-
-# numba types an intrinsic by its Python signature, with the typing context that calls do not pass.
-_pread: Any = native_pread
+from semistream.kernels.pages import read_fully
+from semistream.kernels.raw import copy_bytes, load_i64
 
 
 @njit(
@@ -157,18 +153,11 @@ def read_each(fds, borders, shifts, tuples, pages, count, starts, address, capac
         if room > 0 and after < count and tuples[after] == tuples[unit]:
             # An empty buffer takes more of this tuple's pages at once.
             return
-        got = 0
-        while got < end - low:
-            now = _pread(fds[file], address + room + got, size - got, low + got)
-            if now <= 0:
-                result[3] = low + got
-                result[4] = file
-                return
-            got += now
-            result[1] += 1
+        if not read_fully(fds[file], address + room, low, end, size, result):
+            result[4] = file
+            return
         for k in range(unit, after):
             base[k] = address + room + starts[pages[k]] - shift - low
-        result[2] += size
         result[0] = after
         room += size
         unit = after

@@ -66,6 +66,10 @@ class PageBlock:
         ids: Int64s = rows + shift[np.searchsorted(until, rows, side="right")]
         return ids
 
+    def ordinals(self, pages: Int64s) -> Int64s:
+        """Where pages that the block has stand in it; its own are sorted."""
+        return np.searchsorted(self.pages, pages)
+
 
 def gaps_between(rows: Int32s, page_rows: int) -> tuple[Int64s, Int64s] | None:
     """`PageBlock.gaps` of pages with these numbers of rows."""
@@ -113,6 +117,11 @@ class PageReader(ABC):
     @property
     def index_bytes(self) -> int:
         """Bytes held for finding and checking pages, however many are in memory."""
+        return 0
+
+    @property
+    def longest_page(self) -> int:
+        """Bytes of the largest page on disk; 0 where R is not in pages of its own."""
         return 0
 
     def held_bytes(self, n_pages: int) -> int:
@@ -205,6 +214,7 @@ class Master(ABC):
 
     @property
     def n_pages(self) -> int:
+        """Pages that R takes."""
         return -(-self.n_rows // self.page_rows)
 
     @property

@@ -47,9 +47,9 @@ def build_pages(
 ) -> PageMaster:
     """Write `source` as a page store and open it.
 
-    `source` is a table, reader, dataset, sequence of record batches, or the path of Parquet data; `on` names
-    its key. Rows are sorted by key code, outside memory when they are more than `memory_limit` bytes. Rows
-    with a null in the key can match nothing and are left out.
+    `source` is Arrow data (a table, a reader, a Polars or pandas frame, a DuckDB relation), a sequence of record
+    batches, a dataset, or the path of Parquet data; `on` names its key. Rows are sorted by key code, outside memory
+    when they are more than `memory_limit` bytes. Rows with a null in the key can match nothing and are left out.
 
     order="frequency" puts the rows of the most wanted keys first. `frequency` says how wanted: the name of a
     numeric column (a key counts as its largest row), or a pair (keys, counts) of a table with the key

@@ -46,6 +46,11 @@ _TABLE_GAP_DIRECT, _TABLE_GAP_CACHED = 44, 4
 Frequencies: TypeAlias = str | tuple[pa.Table | pa.RecordBatch | pa.Array | pa.ChunkedArray | Int64s, object]
 
 
+def second_index_bytes(rows: int) -> int:
+    """Bytes that the second index of that many keys takes in memory: a first code per block, and room for some."""
+    return _TABLE_BLOCKS * TABLE_BLOCK + 8 * -(-rows // TABLE_ENTRIES)
+
+
 class KeyRanks:
     """Collects every code with its rows and frequency, then ranks them: most frequent first, then by code."""
 

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from semistream.columns.arrow_in import ArrowData, kind_of, record_batches
 from semistream.errors import ConfigError, SchemaError
 from semistream.master.base import Master, require_columns
 from semistream.master.format import is_store
@@ -16,7 +17,7 @@ from semistream.master.memory import MemoryMaster
 from semistream.master.pages import PageMaster
 from semistream.master.parquet import ParquetMaster
 
-MasterSource: TypeAlias = str | Path | pa.Table | pa.RecordBatch | ds.Dataset | Master
+MasterSource: TypeAlias = str | Path | ArrowData | ds.Dataset | Master
 
 
 def open_master(
@@ -26,7 +27,7 @@ def open_master(
     page_rows: int | None = None,
     version: int | None = None,
 ) -> Master:
-    """A page-store folder, Parquet file, folder or dataset, Arrow table, or an opened `Master`.
+    """A page-store folder, Parquet file, folder or dataset, Arrow data in memory, or an opened `Master`.
 
     `on` names the key columns of the master data; a page store knows its own, and refuses another.
     `page_rows` applies to tables and Parquet; `version` picks an older version of a page store.
@@ -47,13 +48,14 @@ def open_master(
     if keys is None:
         raise ConfigError("the key of the master data is not known: give on=")
     options = {} if page_rows is None else {"page_rows": page_rows}
-    if isinstance(source, pa.RecordBatch):
-        source = pa.Table.from_batches([source])
-    if isinstance(source, pa.Table):
-        return MemoryMaster(source, keys, **options)
     if isinstance(source, str | Path | ds.Dataset):
         return ParquetMaster(source, keys, **options)
-    raise ConfigError(
-        f"master data cannot be {type(source).__name__}; allowed are the path of a page store or of Parquet "
-        "data, an Arrow table or dataset, and an opened Master"
-    )
+    if isinstance(source, pa.Table):
+        return MemoryMaster(source, keys, **options)
+    batches = record_batches(source, "master data")
+    if batches is None:
+        raise ConfigError(
+            f"master data cannot be {kind_of(source)}; allowed are the path of a page store or of Parquet data, a "
+            "dataset, Arrow data (a table, a Polars or pandas frame, a DuckDB relation) and an opened Master"
+        )
+    return MemoryMaster(batches.read_all(), keys, **options)

@@ -465,18 +465,18 @@ class PageStoreReader(PageReader):
             tables = self._layout(base)
         data, valid, offs = tables
         return PageBlock(
-            int(rows.sum()),
-            self.page_rows,
-            base,
-            rows,
-            kind,
-            data,
-            valid,
-            offs,
-            np.zeros_like(data),
-            pages,
-            keep,
-            gaps_between(rows, self.page_rows) if len(ends) else None,
+            n_rows=int(rows.sum()),
+            page_rows=self.page_rows,
+            base=base,
+            rows=rows,
+            kind=kind,
+            data=data,
+            valid=valid,
+            offs=offs,
+            bit=np.zeros_like(data),
+            pages=pages,
+            keep=keep,
+            gaps=gaps_between(rows, self.page_rows) if len(ends) else None,
         )
 
 

@@ -6,19 +6,24 @@ import contextlib
 import errno
 import mmap
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from semistream.columns.rows import Paged, RowLayout
 from semistream.errors import BudgetError
 from semistream.kernels import arena as kernel
-from semistream.kernels.rows import BLOCK_BYTES, NIL
+from semistream.kernels.rows import BLOCK_BYTES, BLOCK_ROOM, NIL
 
 Int64s = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 _HUGE_PAGE_FROM = 4 << 20
+_SMALLEST_EXTENT = 4096
+#: part of the spare bytes that an arena takes, and what it leaves for its table
+_SHARE, _REST = 0.998, 512
 #: what every machine has: no need to ask
 _FEW_BYTES = 64 << 20
 _CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -60,6 +65,41 @@ def _anonymous(length: int) -> Bytes:
     return np.frombuffer(mapping, dtype=np.uint8)
 
 
+@dataclass(frozen=True)
+class ArenaShape:
+    """An arena before it is made: extents large enough for at least eight of the largest slots."""
+
+    largest_slot: int
+    extent_bytes: int
+    extents: int
+
+    @staticmethod
+    def of(size: int, largest_slot: int) -> ArenaShape:
+        """As many extents as `size` bytes are."""
+        extent = _SMALLEST_EXTENT
+        while extent < 8 * largest_slot + kernel.EXTENT_HEADER:
+            extent *= 2
+        return ArenaShape(largest_slot, extent, max(size // extent, 0))
+
+    @staticmethod
+    def within(spare: int, *slots: int) -> ArenaShape:
+        """All of the spare bytes, less the arena's own table, for slots of these sizes."""
+        return ArenaShape.of(int(spare * _SHARE) - _REST, max(slots))
+
+    @property
+    def size(self) -> int:
+        return self.extents * self.extent_bytes
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the list of free extents."""
+        return 4 * self.extents
+
+    def slots(self, slot_bytes: float, fifo: bool = False) -> int:
+        """Slots of a size in one extent."""
+        return max(int((self.extent_bytes - (kernel.EXTENT_HEADER if fifo else 0)) / slot_bytes), 1)
+
+
 class Arena:
     """`size` bytes cut into extents large enough for at least eight of the largest slots.
 
@@ -67,11 +107,9 @@ class Arena:
     """
 
     def __init__(self, size: int, largest_slot: int, memory: Bytes | None = None) -> None:
-        extent = 4096
-        while extent < 8 * largest_slot + kernel.EXTENT_HEADER:
-            extent *= 2
-        self.extent_bytes = extent
-        self.extents_total = max(size // extent, 0)
+        shape = ArenaShape.of(size, largest_slot)
+        self.extent_bytes = extent = shape.extent_bytes
+        self.extents_total = shape.extents
         length = max(self.extents_total * extent, extent)
         self._bytes = _anonymous(length) if memory is None else memory
         shift = 0
@@ -82,6 +120,11 @@ class Arena:
             [self._bytes.ctypes.data, shift, extent, self.extents_total, self.extents_total], dtype=np.int64
         )
         self.stack = np.arange(self.extents_total, dtype=np.int32)[::-1].copy()
+
+    @staticmethod
+    def shaped(shape: ArenaShape) -> Arena:
+        """The arena of a plan."""
+        return Arena(shape.size, shape.largest_slot)
 
     @property
     def slot_align(self) -> int:
@@ -131,6 +174,36 @@ class Pool:
         return int(state[kernel.P_FREE_COUNT] + bump)
 
 
-def block_pool(arena: Arena) -> Pool:
+class BlockPool(Pool):
     """The pool that holds the bytes of VAR cells."""
-    return Pool(arena, BLOCK_BYTES)
+
+    def __init__(self, arena: Arena) -> None:
+        super().__init__(arena, BLOCK_BYTES)
+
+    def pack(self, layout: RowLayout, source: Paged, ids: Int64s, start: int, count: int, slots: Int64s) -> None:
+        """Write the VAR values of rows `ids[start:start+count]`, which have their slots, into chains of blocks."""
+        kernel.pack_var(
+            ids,
+            start,
+            count,
+            slots,
+            layout.header,
+            layout.head,
+            source.page_rows,
+            source.base,
+            source.kind,
+            source.data,
+            source.valid,
+            source.offs,
+            source.bit,
+            layout.var_columns,
+            layout.var_cells,
+            self.arena.state,
+            self.arena.stack,
+            self.state,
+        )
+
+
+def blocks_for(row_bytes: float, var_columns: int) -> float:
+    """Bytes of the blocks for the VAR values of a row, each of which begins one of its own."""
+    return (row_bytes / BLOCK_ROOM + var_columns) * BLOCK_BYTES

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Protocol
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from semistream.columns.rows import INT32_MAX, Paged, RowLayout, take_rows
-from semistream.errors import ConfigError
-from semistream.kernels import arena as arena_kernel
 from semistream.kernels import cache as kernel
 from semistream.kernels import compact as compact_kernel
 from semistream.kernels import rows as row_kernel
-from semistream.parts.arena import Arena, Pool, block_pool
+from semistream.parts.arena import Arena, ArenaShape, BlockPool, Pool
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -21,11 +22,64 @@ MAX_LOAD = 0.75
 _COUNT_CLASSES = 4096
 
 
-def checked_share(share: float) -> float:
-    """The cache's part of the memory for tables, as a caller gave it."""
-    if not 0.0 < share < 0.95:
-        raise ConfigError(f"cache_share={share} is out of range; allowed are shares between 0 and 0.95")
-    return share
+@dataclass(frozen=True)
+class Balance:
+    """The cache inequality m·v_R + entry < n·v_S: bytes of an entry and of a row, and the hysteresis."""
+
+    entry_bytes: float
+    row_bytes: float
+    factor: float = 1.0
+
+
+class ProbeArrays(Protocol):
+    """Work arrays of a probe: pairs, who was found, who was missed."""
+
+    left: Int64s
+    right: Int64s
+    misses: Int64s
+    found: Bools
+
+
+class CacheProbe:
+    """Pairs of stream tuples and cached rows; each `step` fills `work.left` and `work.right` once."""
+
+    def __init__(self, cache: Cache, codes: Int64s, stop: int, work: ProbeArrays, first_only: bool) -> None:
+        work.found[:stop] = False
+        self._stop = stop
+        self._cursor = np.zeros(3, dtype=np.int64)
+        self._arguments = (
+            codes,
+            stop,
+            cache.entries,
+            cache.arena.state,
+            self._cursor,
+            work.left,
+            work.right,
+            work.found,
+            work.misses,
+            int(first_only),
+            cache.counting,
+        )
+
+    @property
+    def unfinished(self) -> bool:
+        return bool(self._cursor[0] < self._stop)
+
+    @property
+    def missed(self) -> int:
+        """Tuples without an entry, listed in `work.misses`."""
+        return int(self._cursor[2])
+
+    def step(self) -> int:
+        """The next pairs; returns how many."""
+        return int(kernel.cache_probe(*self._arguments))
+
+
+def key_capacity(shape: ArenaShape, row_bytes: float, limit_bytes: float) -> float:
+    """h_R: keys of one master tuple of `row_bytes` that a cache of `limit_bytes` holds."""
+    keys = max(int(limit_bytes / (row_bytes + Cache.entry_bytes())), 8)
+    rows = int((limit_bytes - Cache.directory_bytes(keys)) // shape.extent_bytes) * shape.slots(row_bytes)
+    return float(max(min(keys, rows), 1))
 
 
 class Cache:
@@ -35,13 +89,16 @@ class Cache:
     directory that stands elsewhere, in a mapped file, is given as `entries`.
     """
 
+    #: bytes of a cached row before its payload
+    HEADER = kernel.ROW_HEADER
+
     def __init__(
         self,
         arena: Arena,
         layout: RowLayout,
         limit_bytes: int,
         max_keys: int,
-        blocks: Pool | None = None,
+        blocks: BlockPool | None = None,
         entries: Int64s | None = None,
     ) -> None:
         self.arena = arena
@@ -49,7 +106,7 @@ class Cache:
         self.limit_bytes = limit_bytes
         self.pool = Pool(arena, layout.slot_bytes)
         self.shares_blocks = blocks is not None
-        self.blocks = blocks if blocks is not None else block_pool(arena)
+        self.blocks = blocks if blocks is not None else BlockPool(arena)
         if entries is None:
             entries = np.full(self.directory_bytes(max_keys) // 8, kernel.EMPTY, dtype=np.int64)
         self.entries = entries
@@ -59,6 +116,8 @@ class Cache:
         self.evictions = 0
         #: a cache that never evicts need not count
         self.counting = True
+        #: all of R is here: a key that is not, does not exist
+        self.complete = False
         self._salt = 0
         self._histogram = np.empty(_COUNT_CLASSES, dtype=np.int64)
 
@@ -75,9 +134,14 @@ class Cache:
         self.max_keys = max_keys
 
     @staticmethod
+    def entry_bytes(load: float = MAX_LOAD) -> float:
+        """Bytes of the directory per key."""
+        return kernel.ENTRY_BYTES / load
+
+    @staticmethod
     def key_bytes(row_slot: int) -> float:
         """Bytes of a key with one master tuple, directory included."""
-        return row_slot + kernel.ENTRY_BYTES / MAX_LOAD
+        return row_slot + Cache.entry_bytes()
 
     @property
     def keys(self) -> int:
@@ -109,37 +173,13 @@ class Cache:
     def is_full(self) -> bool:
         return self.keys >= self.max_keys or self.row_room == 0
 
-    def probe(
-        self,
-        codes: Int64s,
-        stop: int,
-        cursor: Int64s,
-        ids: Int64s,
-        rows: Int64s,
-        found: Bools,
-        misses: Int64s,
-        first_only: bool,
-    ) -> int:
-        """Pairs of stream tuples and cached rows until the buffers are full (see the kernel)."""
-        return int(
-            kernel.cache_probe(
-                codes,
-                stop,
-                self.entries,
-                self.arena.state,
-                cursor,
-                ids,
-                rows,
-                found,
-                misses,
-                int(first_only),
-                self.counting,
-            )
-        )
+    def probing(self, codes: Int64s, stop: int, work: ProbeArrays, first_only: bool) -> CacheProbe:
+        """A look-up of `codes[:stop]`, to be made step by step."""
+        return CacheProbe(self, codes, stop, work, first_only)
 
     def take(self, rows: Int64s, start: int, count: int, limit: int = INT32_MAX) -> list[pa.Array] | int:
         """Physical master columns of cached rows."""
-        return take_rows(self.layout, rows, start, count, self.arena.state, self.nulls_seen, limit)
+        return take_rows(self.layout, rows, start, count, self.arena.state, nulls=self.nulls_seen, limit=limit)
 
     def admit(self, codes: Int64s, starts: Int64s, ends: Int64s, counts: Int64s, block: Paged | None) -> int:
         """Admit keys in order while they fit; run r is rows `starts[r]..ends[r]` of the block, all the key has.
@@ -188,20 +228,7 @@ class Cache:
 
     def _fitting_var(self, ids: Int64s, rows_after: Int64s, block: Paged) -> int:
         """Runs whose rows and VAR blocks both fit."""
-        var_bytes = np.empty(len(ids), dtype=np.int64)
-        row_kernel.var_blocks_needed(
-            ids,
-            0,
-            len(ids),
-            block.page_rows,
-            block.base,
-            block.kind,
-            block.valid,
-            block.offs,
-            block.bit,
-            self.layout.var_columns,
-            var_bytes,
-        )
+        var_bytes = self.layout.var_bytes(block, ids, 0, len(ids))
         room = row_kernel.BLOCK_ROOM
         blocks_after = np.concatenate(([0], np.cumsum(-(-var_bytes // room))))[rows_after]
         extents = -(-np.maximum(rows_after - self.pool.ready, 0) // self.pool.slots_per_extent)
@@ -215,26 +242,7 @@ class Cache:
         self.layout.pack(block, ids, 0, count, slots)
         self.nulls_seen |= (block.valid[:, : len(self.nulls_seen)] >= 0).any(axis=0)
         if self.layout.has_var:
-            arena_kernel.pack_var(
-                ids,
-                0,
-                count,
-                slots,
-                self.layout.header,
-                self.layout.head,
-                block.page_rows,
-                block.base,
-                block.kind,
-                block.data,
-                block.valid,
-                block.offs,
-                block.bit,
-                self.layout.var_columns,
-                self.layout.var_cells,
-                self.arena.state,
-                self.arena.stack,
-                self.blocks.state,
-            )
+            self.blocks.pack(self.layout, block, ids, 0, count, slots)
 
     def evict_least(self, keys: int) -> int:
         """Evict about `keys` of the least frequent keys.
@@ -290,6 +298,61 @@ class Cache:
                 kept,
                 by_use[:wanted].astype(np.int32),
                 used,
+            )
+        )
+
+    # ------------------------------------------------------ keys whose rows are collected during a scan of R
+
+    @property
+    def switching_keys(self) -> int:
+        """Keys that are being collected, not yet seen by the stream."""
+        return int(self.state[kernel.C_SWITCHING_KEYS])
+
+    @property
+    def switching_bytes(self) -> int:
+        """Bytes of the rows collected so far."""
+        return int(self.state[kernel.C_SWITCHING_ROWS]) * self.pool.slot_bytes
+
+    def collect(self, codes: Int64s, counts: Int64s) -> None:
+        """Open entries for keys whose rows are to be collected."""
+        kernel.cache_mark_switching(codes, counts, len(codes), self.entries, self.state)
+
+    def activate(self) -> None:
+        """Show the collected keys to the stream."""
+        kernel.cache_activate(self.entries, self.state)
+
+    def evict_unbalanced(self, balance: Balance, tuple_bytes: float, probation: bool) -> None:
+        """Evict keys that take more bytes here than their `tuple_bytes` each elsewhere, or of the new ones only."""
+        self.evictions += int(
+            kernel.cache_evict_unbalanced(
+                self.entries,
+                self.arena.state,
+                self.pool.state,
+                self.state,
+                self.blocks.state,
+                self.layout.chain_at,
+                tuple_bytes,
+                balance.entry_bytes,
+                balance.row_bytes,
+                balance.factor,
+                probation,
+            )
+        )
+
+    def load(self, codes: Int64s, at: int, stop: int, slots: Int64s, ids: Int64s) -> int:
+        """Slots for rows `at .. stop - 1` in a cache that is to hold all of R; returns how many were dealt with."""
+        return int(
+            kernel.cache_load(
+                codes,
+                at,
+                self.entries,
+                self.arena.state,
+                self.arena.stack,
+                self.pool.state,
+                self.state,
+                slots,
+                ids,
+                stop,
             )
         )
 

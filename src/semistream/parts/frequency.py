@@ -7,8 +7,13 @@ import numpy.typing as npt
 
 from semistream.errors import ConfigError
 from semistream.kernels import sketch as kernel
+from semistream.kernels.chance import beyond_chance
+
+__all__ = ["AdaptiveThreshold", "FrequencySketch", "beyond_chance"]
 
 Int64s = npt.NDArray[np.int64]
+
+_LEAST_COUNTERS = 64
 
 
 class AdaptiveThreshold:
@@ -40,8 +45,13 @@ class FrequencySketch:
     """
 
     def __init__(self, counters: int, window: int) -> None:
-        self.table = np.zeros((2, max(counters, 64)), dtype=np.uint8)
+        self.table = np.zeros((2, self.bytes_for(counters) // 2), dtype=np.uint8)
         self.window = max(window, 1)
+
+    @staticmethod
+    def bytes_for(counters: int) -> int:
+        """Bytes of a sketch with that many counter pairs."""
+        return 2 * max(counters, _LEAST_COUNTERS)
 
     @property
     def bytes_held(self) -> int:

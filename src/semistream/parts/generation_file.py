@@ -226,6 +226,7 @@ class Generation:
         self.cache = Cache(arena, layout, self._bytes.nbytes, header.keys, entries=entries)
         bits = np.frombuffer(bytes.fromhex(header.nulls_seen), dtype=np.uint8)
         self.cache.nulls_seen[:] = np.unpackbits(bits, count=len(self.cache.nulls_seen)).astype(np.bool_)
+        self.cache.complete = header.complete
         self.cache.counting = not header.complete
 
     @property

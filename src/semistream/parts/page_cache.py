@@ -1,7 +1,6 @@
 """A cache of whole pages: what SSIJ and the partition-based join keep of R in memory.
 
-Pages are copied into frames as they are, so a row is found and gathered there just as in a block that was
-read.
+Pages are copied into frames as they are, so a row is found and gathered there just as in a block that was read.
 """
 
 from __future__ import annotations
@@ -12,45 +11,73 @@ import numpy.typing as npt
 from semistream.kernels import units as kernel
 from semistream.master.base import PageBlock, PageReader, aligned_buffer
 from semistream.master.pages import PageStoreReader
+from semistream.parts.units import Asked
 
 Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 _LINE = 64
 #: bytes that every page of R takes in the directory, cached or not
 DIRECTORY_BYTES = 4
+#: bytes of the utility of a group of pages
+UTILITY_BYTES = 4
+#: stream tuples per page of R after which utilities are halved
+_WINDOW_PER_PAGE = 8
+
+
+def frame_bytes(page_bytes: float, columns: int) -> int:
+    """Bytes of a frame with room for a page of that size, and of what describes its columns."""
+    return _frame_room(page_bytes) + 24 + 32 * columns
+
+
+def _frame_room(page_bytes: float) -> int:
+    return -(-int(page_bytes) // _LINE) * _LINE
 
 
 class PageCache:
     """Frames with room for any page each; kernels see them as a block whose page p is frame p.
 
-    A table in memory is its own copy: its pages are pointed at, and charged with `page_bytes` as if they were
-    copied.
+    A table in memory is its own copy: its pages are pointed at, and charged with `page_bytes` as if they were copied.
+    Every `group` consecutive pages of R have a utility: the tuples that they could answer lately, cached or not.
     """
 
-    def __init__(self, reader: PageReader, limit_bytes: int, page_bytes: float) -> None:
+    def __init__(self, reader: PageReader, frames: int, page_bytes: float, group: int = 1) -> None:
         self.page_rows = reader.page_rows
-        self._starts = np.empty(0, dtype=np.int64)
-        frame = int(page_bytes)
-        if isinstance(reader, PageStoreReader):
-            self._starts = reader.page_starts
-            frame = reader.longest_page
-        elif reader.buffer_bytes(1):
-            # Pages of unknown length can be read, but not be copied.
-            limit_bytes = 0
-        self.frame_bytes = -(-frame // _LINE) * _LINE
+        self.group = group
+        self._starts = reader.page_starts if isinstance(reader, PageStoreReader) else np.empty(0, dtype=np.int64)
+        self._frame_room = _frame_room(page_bytes)
         columns = len(reader.physical) + 1
-        per_frame = self.frame_bytes + 24 + 32 * columns
-        count = max(min(limit_bytes // per_frame, reader.n_pages), 0)
-        self.n_frames = count
-        self.bytes_held = count * per_frame
-        self._memory = aligned_buffer(count * self.frame_bytes if len(self._starts) else 0)
-        self.base = np.zeros(count, dtype=np.int64)
-        self.rows = np.zeros(count, dtype=np.int32)
-        self.kind = np.arange(count, dtype=np.int32)
-        self.data, self.valid, self.offs, self.bit = (np.full((count, columns), -1, dtype=np.int64) for _ in range(4))
+        self.n_frames = frames
+        self.bytes_held = frames * frame_bytes(page_bytes, columns)
+        self._memory = aligned_buffer(frames * self._frame_room if len(self._starts) else 0)
+        self.base = np.zeros(frames, dtype=np.int64)
+        self.rows = np.zeros(frames, dtype=np.int32)
+        self.kind = np.arange(frames, dtype=np.int32)
+        self.data, self.valid, self.offs, self.bit = (np.full((frames, columns), -1, dtype=np.int64) for _ in range(4))
         #: page in each frame, and frame of each page; -1: none
-        self.pages = np.full(count, -1, dtype=np.int64)
+        self.pages = np.full(frames, -1, dtype=np.int64)
         self.directory = np.full(reader.n_pages, -1, dtype=np.int32)
+        self.utility = np.zeros(-(-reader.n_pages // group), dtype=np.float32)
+        self._asked = 0
+
+    def answers(self, asked: Asked) -> tuple[Bools, int]:
+        """Which tuples have all pages of their keys here, and how many these are; each is a point for its group.
+
+        A tuple without a page, whose key R lacks, is among them.
+        """
+        resident = np.empty(asked.count, dtype=np.bool_)
+        found = kernel.find_resident(
+            asked.first, asked.last, asked.count, self.group, self.directory, self.utility, resident
+        )
+        self._asked += asked.count
+        if self._asked >= _WINDOW_PER_PAGE * len(self.directory):
+            self._asked = 0
+            self.utility *= np.float32(0.5)
+        return resident, int(found)
+
+    def ordinals(self, pages: Int64s) -> Int64s:
+        """Frames of pages that are here."""
+        return self.directory[pages].astype(np.int64)
 
     def store(self, block: PageBlock, ordinals: Int64s, frames: Int64s) -> None:
         """Copy pages of a block into frames; what was there is forgotten."""
@@ -68,7 +95,7 @@ class PageCache:
             block.offs,
             block.bit,
             self._memory.ctypes.data,
-            self.frame_bytes,
+            self._frame_room,
             self.base,
             self.rows,
             self.data,

@@ -95,18 +95,5 @@ def _room(cache: Cache, longest: int, most: int) -> int:
 def _longest_chain(cache: Cache, block: PageBlock) -> int:
     """VAR blocks of the block's longest row."""
     ids = block.row_ids(np.arange(block.n_rows, dtype=np.int64))
-    var_bytes = np.empty(block.n_rows, dtype=np.int64)
-    row_kernel.var_blocks_needed(
-        ids,
-        0,
-        block.n_rows,
-        block.page_rows,
-        block.base,
-        block.kind,
-        block.valid,
-        block.offs,
-        block.bit,
-        cache.layout.var_columns,
-        var_bytes,
-    )
+    var_bytes = cache.layout.var_bytes(block, ids, 0, block.n_rows)
     return max(int(-(-var_bytes.max(initial=0) // row_kernel.BLOCK_ROOM)), 1)

@@ -21,6 +21,8 @@ _NONE = np.empty(0, dtype=np.int64)
 class WaitingArea(_Pending):
     """Linked lists of tuples over an arena of their own; `layout` says whether tuples know their pages."""
 
+    PAGED_HEADER = kernel.PAGED_HEADER
+
     def __init__(self, arena: Arena, layout: RowLayout, lists: int = 1) -> None:
         super().__init__(arena, layout, arena.extents_total * arena.extent_bytes, False, None)
         self.paged = layout.header == kernel.PAGED_HEADER
@@ -29,6 +31,11 @@ class WaitingArea(_Pending):
         self.counts = np.zeros(lists, dtype=np.int32)
         #: last page that any tuple of a list needs
         self.reach = np.full(lists, -1, dtype=np.int32)
+
+    @property
+    def capacity(self) -> int:
+        """Tuples that fit, long values apart."""
+        return self.arena.extents_total * self.pool.slots_per_extent
 
     def append(
         self,

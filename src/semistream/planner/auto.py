@@ -18,43 +18,33 @@ from typing import Any
 
 import pyarrow as pa
 
+from semistream.algorithms.registry import ALGORITHMS
+from semistream.columns.arrow_in import ArrowData
 from semistream.columns.border import check_batch
 from semistream.cost.profile import CostProfile
+from semistream.engine.chunk import JoinStats
+from semistream.engine.join import SemiStreamJoin
+from semistream.engine.lifecycle import JoinLife
+from semistream.engine.snapshot import Snapshot
+from semistream.engine.stream_shape import StreamShape, required_batches
 from semistream.errors import BudgetError, ConfigError, SemiStreamError
 from semistream.master.base import Master, require_columns
-from semistream.operators.base import SemiStreamJoin
-from semistream.operators.chunk import JoinStats
-from semistream.operators.lifecycle import JoinLife
-from semistream.operators.registry import OPERATORS
-from semistream.operators.snapshot import Snapshot
-from semistream.operators.stream_shape import required_batch
 from semistream.parts.arena import beyond_machine, within_machine
 from semistream.parts.budget import MemoryReport
 from semistream.planner.explain import Explanation, explain
 from semistream.planner.least import least_budget
-from semistream.planner.plan import AUTO, Candidate, Plan, make_plan
-from semistream.planner.stream import StreamFacts, StreamSample
+from semistream.planner.plan import Candidate, JoinPlan, make_plan
+from semistream.planner.policy import Policy
+from semistream.planner.stream import StreamSample, StreamStatistics
 from semistream.planner.trial import Trial
-from semistream.spec import JoinSpec
+from semistream.spec import AUTO, JoinSpec
 
-#: what a sample takes of the budget: a 32nd, of a small one up to an eighth; and bytes a key takes while it is counted
-_SAMPLE_PART, _LARGEST_PART, _SMALL_SAMPLE_BYTES, _MOST_SAMPLE_BYTES = 32, 8, 1 << 16, 4 << 20
+#: bytes that a key takes in the sample while it is counted, and the least a sample can do with
 _SAMPLE_BYTES_PER_KEY = 64
 _LEAST_SAMPLE_BYTES = 16 * _SAMPLE_BYTES_PER_KEY
-#: how often a budget is raised, by one part in this number, until the plan agrees with the operators that it is enough
+#: how often a budget is raised, by one part in as many, until the plan agrees that it is enough
 _LEAST_TRIES = 32
-#: tuples before the trial and the first check, and how much further off each next one is, at most
-_FIRST_CHECK, _CHECK_GROWTH, _LAST_CHECK = 200_000, 2, 12_800_000
-#: one batch in this many is sampled once the plan stands
-_SAMPLED_BATCHES = 8
-#: how far off a plan may be: points of hit rate, of matches, of the hottest keys' share, and factor of the service rate
-_HIT_POINTS, _MATCH_POINTS, _HOT_POINTS, _RATE_FACTOR = 0.05, 0.1, 0.15, 2.0
-#: tuples that a sample needs to say something about the skew, and the keys whose share is compared
-_SAMPLE_SAYS, _HOTTEST = 10_000, 64
-#: what another operator must promise to be worth a change
-_BETTER = 1.25
-#: tuples a cached key needs until the cache has learnt what it will
-_WARM_TUPLES_PER_KEY, _WARM_CYCLES = 8, 6
+_USUAL_BATCH = 65_536
 
 
 class AutoJoin(JoinLife):
@@ -72,16 +62,18 @@ class AutoJoin(JoinLife):
         profile: CostProfile | None = None,
         max_delay_s: float | None = None,
         direct: bool = False,
+        policy: Policy | None = None,
     ) -> None:
         super().__init__()
         self.master, self.spec = master, spec
         self.owns_master = False
         self._total = within_machine(budget_bytes)
-        least = max(min(_SMALL_SAMPLE_BYTES, budget_bytes // _LARGEST_PART), _LEAST_SAMPLE_BYTES)
-        self._sample_bytes = min(max(budget_bytes // _SAMPLE_PART, least), _MOST_SAMPLE_BYTES)
+        self._policy = Policy() if policy is None else policy
+        self._sample_bytes = self._policy.sample_bytes(budget_bytes, _LEAST_SAMPLE_BYTES)
         self._given, self._profile, self._max_delay_s, self._direct = sample, profile, max_delay_s, direct
         self._join: SemiStreamJoin | None = None
-        self._plan: Plan | None = None
+        self._shape: StreamShape | None = None
+        self._plan: JoinPlan | None = None
         self._chosen: Candidate | None = None
         self._sample: StreamSample | None = None
         #: opened without having seen the stream
@@ -98,7 +90,7 @@ class AutoJoin(JoinLife):
         self._revisions: list[str] = []
         #: what operators achieved, as a part of what was predicted
         self._achieved: dict[str, float] = {}
-        self._check_at = self._check_gap = _FIRST_CHECK
+        self._check_at = self._check_gap = self._policy.first_check
         self._since = JoinStats()
         self._since_seconds = 0.0
         if sample is not None:
@@ -106,25 +98,38 @@ class AutoJoin(JoinLife):
 
     # ------------------------------------------------------------------------------------- the stream
 
-    def push(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Join a batch; tuples that must wait for the disk come out of a later call."""
+    def push(self, batch: ArrowData) -> Iterator[pa.RecordBatch]:
+        """Join a batch, or all rows of other Arrow data; tuples that must wait for the disk come out of a later call.
+
+        Nothing is taken if a part of it is refused.
+        """
         with self._turn:
             self._require_idle()
-            required_batch(batch)
-            check_batch(batch, "this batch of the stream")
-            if self._join is None:
-                self.start(batch.schema)
-            return self._take_on("push", self._push(self._operator().shape.fitted(batch)))
+            batches = required_batches(batch)
+            for each in batches:
+                check_batch(each, "this batch of the stream")
+            if self._shape is None:
+                self.start(batches[0].schema)
+            assert self._shape is not None
+            return self._take_on("push", self._push([self._shape.fitted(each) for each in batches]))
 
-    def _push(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        self._look_at(batch)
-        join, trial = self._operator(), self._trial
-        yield from join.push(batch)
-        shown = trial is not None and trial.is_shown(join)
-        if trial is not None and shown and (trial.begun or join.stats.tuples_in >= _FIRST_CHECK):
-            yield from self._try(trial)
-        elif join.stats.tuples_in >= self._check_at and not (trial is not None and trial.begun):
-            yield from self._check()
+    def _push(self, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        filled = [batch for batch in batches if batch.num_rows] or batches[:1]
+        self._look_at(filled[0], sum(batch.num_rows for batch in filled))
+        for batch in filled:
+            join, trial = self._operator(), self._trial
+            yield from join.push(batch)
+            shown = trial is not None and trial.is_shown(join)
+            if trial is not None and shown and (trial.begun or join.stats.tuples_in >= self._policy.first_check):
+                yield from self._try(trial)
+            elif join.stats.tuples_in >= self._check_at and not (trial is not None and trial.begun):
+                yield from self._check()
+
+    def advance(self) -> Iterator[pa.RecordBatch]:
+        """Work on what waits when no tuple arrives: one turn of the operator's main loop."""
+        with self._turn:
+            self._require_idle()
+            return self._take_on("advance", iter(()) if self._join is None else self._join.advance())
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Finish every waiting tuple. A caller that does so after every batch gets a plan for micro-batches."""
@@ -174,14 +179,12 @@ class AutoJoin(JoinLife):
             return None
         total = max(least + _LEAST_SAMPLE_BYTES, self._total + 1)
         for _ in range(_LEAST_TRIES):
-            options = {"profile": self._profile, "max_delay_s": self._max_delay_s, "direct": self._direct}
-            with AutoJoin(self.master, self.spec, total, **options) as other:  # type: ignore[arg-type]
-                try:
-                    other._begin(schema)
-                except ConfigError:
-                    total += total // _LEAST_TRIES
-                else:
-                    return total
+            try:
+                self._planned(schema, total - _LEAST_SAMPLE_BYTES, sizes=False)
+            except ConfigError:
+                total += total // _LEAST_TRIES
+            else:
+                return total
         return None
 
     def _start(self, schema: pa.Schema) -> None:
@@ -189,27 +192,31 @@ class AutoJoin(JoinLife):
         self._sample = StreamSample(self.master, self.spec, schema, capacity=capacity)
         if self._given is not None:
             self._learn(self._given)
-        self._open(self._made_plan(schema), schema)
+        self._open(self._planned(schema, self._join_bytes), schema)
+        self._shape = StreamShape(schema)
 
-    def _look_at(self, batch: pa.RecordBatch) -> None:
-        """The first batch decides; later ones are sampled now and then, for the next check."""
+    def _look_at(self, batch: pa.RecordBatch, rows: int) -> None:
+        """The first push decides; later ones are sampled now and then, for the next check.
+
+        A push has so many rows; of those that come in several batches the first is looked at.
+        """
         assert self._sample is not None
-        schema = self._operator().shape.schema
+        schema = batch.schema
         self._batches += 1
         if batch.num_rows and self._provisional:
             # What was opened so far rested on an assumption, and nothing is in it.
             self._provisional = False
-            self._batch = batch.num_rows
-            if self._sample.seen < self._batch:
+            self._batch = rows
+            if self._sample.seen < batch.num_rows:
                 self._learn(batch)
-                self._open(self._made_plan(schema), schema)
+                self._open(self._planned(schema, self._join_bytes), schema)
             assert self._plan is not None
-            self._trial = Trial(self._plan)
+            self._trial = Trial(self._plan, self._policy)
         elif self._batches == 2 and self._in_micro_batches:
-            self._open(self._made_plan(schema), schema)
-        elif self._batches % _SAMPLED_BATCHES == 0:
+            self._open(self._planned(schema, self._join_bytes), schema)
+        elif self._batches % self._policy.sampled_batches == 0:
             self._sample.add(batch)
-        self._batch = max(self._batch, batch.num_rows)
+        self._batch = max(self._batch, rows)
 
     @property
     def _join_bytes(self) -> int:
@@ -224,30 +231,32 @@ class AutoJoin(JoinLife):
     def _learn(self, batch: pa.RecordBatch) -> None:
         assert self._sample is not None
         self._sample.add(batch)
-        self._sample.probe(batch, self._total)
+        self._sample.probe(batch, self._total, self._policy.probed_tuples)
 
     # --------------------------------------------------------------------------------------- the plan
 
-    def _made_plan(self, schema: pa.Schema) -> Plan:
+    def _planned(self, schema: pa.Schema, budget: int, *, sizes: bool = True) -> JoinPlan:
         assert self._sample is not None
-        stream = StreamFacts.assumed(self.master.n_rows) if self._plan is None else self._plan.stream
-        if self._sample.seen >= (_SAMPLE_SAYS if stream.seen else 1):
-            stream = self._sample.facts()
+        stream = StreamStatistics.assumed(self.master.n_rows) if self._plan is None else self._plan.stream
+        if self._sample.seen >= (self._policy.sample_says if stream.seen else 1):
+            stream = self._sample.statistics()
         return make_plan(
             self.master,
             self.spec,
             schema,
-            self._join_bytes,
+            budget,
             stream,
             profile=self._profile,
-            batch=max(self._batch, 1) if self._batch else 65_536,
+            batch=self._batch or _USUAL_BATCH,
             micro_batches=self._in_micro_batches,
             max_delay_s=None if self._in_micro_batches else self._max_delay_s,
             direct=self._direct,
+            sizes=sizes,
+            policy=self._policy,
         )
 
-    def _open(self, plan: Plan, schema: pa.Schema) -> None:
-        """Open the best candidate that the budget really allows; no tuple waits in the operator that goes."""
+    def _open(self, plan: JoinPlan, schema: pa.Schema) -> None:
+        """Open the best candidate that the budget really allows; nobody waits in the operator that goes."""
         refused: BudgetError | None = None
         for candidate in plan.candidates:
             if self._join is None or self._chosen is None or not _same(candidate, self._chosen):
@@ -264,7 +273,7 @@ class AutoJoin(JoinLife):
 
     def _opened(self, candidate: Candidate, schema: pa.Schema) -> SemiStreamJoin:
         options: dict[str, Any] = {**candidate.options, "direct": self._direct}
-        join = OPERATORS[candidate.algorithm](self.master, self.spec, self._join_bytes, **options)
+        join = SemiStreamJoin(ALGORITHMS[candidate.algorithm], self.master, self.spec, self._join_bytes, options)
         try:
             join.start(schema)
         except BaseException:
@@ -286,8 +295,8 @@ class AutoJoin(JoinLife):
         """Go on with the trial: the next operator that takes part or, after the last, the best of them."""
         join, chosen = self._operator(), self._chosen
         assert chosen is not None
-        schema = join.shape.schema
-        plan = trial.plan if trial.begun else self._made_plan(schema)
+        schema = self._stream_schema
+        plan = trial.plan if trial.begun else self._planned(schema, self._join_bytes)
         known = next((each for each in plan.candidates if _same(each, chosen)), chosen)
         self._achieved[chosen.algorithm] = trial.achieved(known, self._batch)
         if not trial.begun:
@@ -321,31 +330,32 @@ class AutoJoin(JoinLife):
         now = copy.copy(join.stats)
         window = _difference(now, self._since)
         seconds = join.seconds - self._since_seconds
-        warm = now.tuples_in - window.tuples_in >= _warm_up(chosen)
+        policy = self._policy
+        warm = now.tuples_in - window.tuples_in >= _warm_up(chosen, policy)
         self._since, self._since_seconds = now, join.seconds
-        self._check_gap = min(self._check_gap * _CHECK_GROWTH, _LAST_CHECK)
+        self._check_gap = min(self._check_gap * policy.check_growth, policy.last_check)
         self._check_at = now.tuples_in + self._check_gap
         # Once measured, an operator is held against what it achieved.
         rate = chosen.rate_per_s * self._achieved.get(chosen.algorithm, 1.0)
-        off = self._skewed() or (_off(chosen, window, seconds, rate, self._keeps_count) if warm else None)
+        off = self._skewed() or (self._off(chosen, window, seconds, rate) if warm else None)
         if off is None:
             return
-        self._check_gap = _FIRST_CHECK
+        self._check_gap = policy.first_check
         self._check_at = now.tuples_in + self._check_gap
         if window.finished:
             unmatched = window.unmatched if self._keeps_count else int(window.finished * self._plan_absent)
             sample.matched(window.finished, unmatched, window.rows_out if self.spec.carries_master else 0)
         if warm and seconds > 0:
             self._achieved[chosen.algorithm] = window.tuples_in / seconds / chosen.rate_per_s
-        schema = join.shape.schema
-        plan = self._made_plan(schema)
+        schema = self._stream_schema
+        plan = self._planned(schema, self._join_bytes)
         corrected = sorted(plan.candidates, key=self._expected, reverse=True)
         best = corrected[0]
         mine = next((each for each in corrected if each.algorithm == chosen.algorithm), None)
-        if sample.seen >= _SAMPLE_SAYS:
+        if sample.seen >= policy.sample_says:
             sample.forget()
-        if mine is not None and self._expected(best) < _BETTER * self._expected(mine):
-            self._plan, self._chosen = plan, replace(mine, setting=chosen.setting)
+        if mine is not None and self._expected(best) < policy.better * self._expected(mine):
+            self._plan, self._chosen = plan, replace(mine, options=chosen.options)
             self._revisions.append(f"{off}; {chosen.algorithm} stays the best")
             return
         self._revisions.append(f"{off}; {best.algorithm} instead of {chosen.algorithm}")
@@ -357,14 +367,29 @@ class AutoJoin(JoinLife):
         """Whether the stream is more or less skewed than the plan has it."""
         assert self._sample is not None
         assert self._plan is not None
-        if self._sample.seen < _SAMPLE_SAYS:
+        policy, keys = self._policy, self._plan.stream.keys
+        if self._sample.seen < policy.sample_says:
             return None
-        keys = self._plan.stream.keys
-        was = keys.p_N(keys.most_frequent(_HOTTEST, absent_free=False))
-        now = self._sample.top_share(_HOTTEST)
-        if abs(now - was) <= _HOT_POINTS:
+        was = keys.p_N(keys.most_frequent(policy.hottest_keys, absent_free=False))
+        now = self._sample.top_share(policy.hottest_keys)
+        if abs(now - was) <= policy.hot_points:
             return None
-        return f"the {_HOTTEST} hottest keys have {now:.0%} of the stream instead of {was:.0%}"
+        return f"the {policy.hottest_keys} hottest keys have {now:.0%} of the stream instead of {was:.0%}"
+
+    def _off(self, candidate: Candidate, window: JoinStats, seconds: float, rate: float) -> str | None:
+        """What the plan has wrong, in words; None if nothing."""
+        policy, predicted = self._policy, candidate.prediction.hit_rate
+        if window.cache_hits + window.cache_misses and abs(window.hit_rate - predicted) > policy.hit_points:
+            return f"hit rate {window.hit_rate:.0%} instead of {predicted:.0%}"
+        absent = candidate.situation.workload.keys.absent_share
+        unmatched = window.unmatched / window.finished if window.finished else absent
+        if self._keeps_count and abs(unmatched - absent) > policy.match_points:
+            return f"{unmatched:.0%} without a match instead of {absent:.0%}"
+        if seconds > 0:
+            ratio = window.tuples_in / seconds / rate
+            if not 1 / policy.rate_factor <= ratio <= policy.rate_factor:
+                return f"{ratio:.2g} times the expected service rate"
+        return None
 
     def _part(self, candidate: Candidate) -> float:
         """What to expect of an operator beside its formula; one that never ran is taken to be off as the others are."""
@@ -390,6 +415,11 @@ class AutoJoin(JoinLife):
         return self._join
 
     @property
+    def _stream_schema(self) -> pa.Schema:
+        assert self._shape is not None
+        return self._shape.schema
+
+    @property
     def algorithm(self) -> str | None:
         """The operator at work; None before the first batch."""
         return None if self._chosen is None else self._chosen.algorithm
@@ -404,13 +434,18 @@ class AutoJoin(JoinLife):
         return None if self._join is None else self._join.output_schema
 
     @property
+    def waiting(self) -> int:
+        """Tuples that wait."""
+        return 0 if self._join is None else self._join.waiting
+
+    @property
     def stats(self) -> JoinStats:
         """What the join did so far, in counts, whichever operators did it."""
         return _sum(self._earlier, self._join.stats) if self._join is not None else copy.copy(self._earlier)
 
     @property
     def seconds(self) -> float:
-        """Time spent in `push` and `drain`."""
+        """Time spent in `push`, `drain` and `advance`."""
         return self._earlier_seconds + (self._join.seconds if self._join is not None else 0.0)
 
     @property
@@ -445,7 +480,7 @@ class AutoJoin(JoinLife):
             if self._join is None or self._chosen is None:
                 return Snapshot({"algorithm": AUTO, "master_version": self.master.version}, None)
             taken = self._join.snapshot()
-            return Snapshot({**taken.state, "options": self._chosen.options}, taken.tuples)
+            return Snapshot({**taken.state, "options": dict(self._chosen.options)}, taken.tuples)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go on where a snapshot was taken, with the operator it was taken from."""
@@ -466,7 +501,7 @@ class AutoJoin(JoinLife):
                     f"the snapshot was taken with {algorithm}, which cannot do this join here: "
                     f"{self._plan.refused.get(algorithm, 'it is unknown')}; open the join as it was then"
                 )
-            as_then = replace(priced, setting=replace(priced.setting, options=options))
+            as_then = replace(priced, options=options)
             self._open(replace(self._plan, candidates=(as_then, *self._plan.candidates)), schema)
             self._is_restored = True
             self._operator().restore(snapshot)
@@ -481,32 +516,15 @@ class AutoJoin(JoinLife):
                 self.master.close()
 
 
-def _warm_up(candidate: Candidate) -> float:
-    """Tuples until a cache is what the formula takes it for."""
-    symbols = candidate.prediction.symbols
-    warm = _WARM_TUPLES_PER_KEY * symbols.get("h_R", 0.0)
-    if OPERATORS[candidate.algorithm].access == "scan":
-        warm = max(warm, _WARM_CYCLES * symbols.get("k", 1.0) * candidate.prediction.w)
-    return min(warm, 10.0 * _LAST_CHECK)
-
-
-def _off(candidate: Candidate, window: JoinStats, seconds: float, rate: float, counted: bool) -> str | None:
-    """What the plan has wrong, in words; None if nothing."""
+def _warm_up(candidate: Candidate, policy: Policy) -> float:
+    """Tuples until a cache is what the prediction takes it for."""
     found = candidate.prediction
-    if window.cache_hits + window.cache_misses and abs(window.hit_rate - found.hit_rate) > _HIT_POINTS:
-        return f"hit rate {window.hit_rate:.0%} instead of {found.hit_rate:.0%}"
-    absent = candidate.setting.keys.absent_share
-    if counted and window.finished and abs(window.unmatched / window.finished - absent) > _MATCH_POINTS:
-        return f"{window.unmatched / window.finished:.0%} without a match instead of {absent:.0%}"
-    if seconds > 0:
-        ratio = window.tuples_in / seconds / rate
-        if not 1 / _RATE_FACTOR <= ratio <= _RATE_FACTOR:
-            return f"{ratio:.2g} times the expected service rate"
-    return None
+    scans = ALGORITHMS[candidate.algorithm].access == "scan"
+    return policy.warm_up(found.symbols.get("h_R", 0.0), found.symbols.get("k", 1.0) * found.w if scans else 0.0)
 
 
 def _same(a: Candidate, b: Candidate) -> bool:
-    return (a.algorithm, a.options) == (b.algorithm, b.options)
+    return (a.algorithm, dict(a.options)) == (b.algorithm, dict(b.options))
 
 
 def _sum(a: JoinStats, b: JoinStats) -> JoinStats:

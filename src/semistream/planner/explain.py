@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from semistream.cost.clock import CostClock, counted
-from semistream.operators.base import SemiStreamJoin
-from semistream.planner.plan import Candidate, Plan
+from semistream.engine.join import SemiStreamJoin
+from semistream.planner.plan import Candidate, JoinPlan
 
 _TERMS = {
     "c_I/O": "reading R",
@@ -41,7 +41,7 @@ class Measured:
     memory: dict[str, int]
 
     @staticmethod
-    def of(join: SemiStreamJoin, plan: Plan, batch: int | None = None) -> Measured | None:
+    def of(join: SemiStreamJoin, plan: JoinPlan, batch: int | None = None) -> Measured | None:
         """None if the join has seen nothing yet."""
         tuples = join.stats.tuples_in
         if not tuples:
@@ -66,7 +66,7 @@ class Explanation:
     `chosen` is the plan's choice unless the user named another algorithm.
     """
 
-    plan: Plan
+    plan: JoinPlan
     chosen: Candidate
     measured: Measured | None = None
     #: why the plan was made again while the join ran, oldest first
@@ -82,18 +82,19 @@ class Explanation:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        chosen, setting = self.chosen, self.chosen.setting
-        found = chosen.prediction
+        chosen, found = self.chosen, self.chosen.prediction
+        r, budget = chosen.situation.r, chosen.situation.budget
         sizes = "".join(f", {name}={value}" for name, value in chosen.options.items())
         yield f"{chosen.algorithm}{sizes}"
-        way = "indexed" if setting.has_index else "no index"
+        way = "indexed" if r.has_index else "no index"
         yield (
-            f"  R        {setting.R_t:,} tuples of {setting.row_bytes:.0f} bytes in pages of {setting.page_rows:,}, "
-            f"{way}, in order of {setting.order}"
+            f"  R        {r.rows:,} tuples of {r.row_bytes:.0f} bytes in pages of {r.page_rows:,}, "
+            f"{way}, in order of {r.order}"
         )
         yield f"  S        {self.plan.stream.text()}"
-        share = setting.M / max(setting.R_t * setting.row_bytes, 1.0)
-        yield f"  memory   {_size(setting.M)}, {share:.3g} × R; batches of {setting.batch:,} tuples{_ending(chosen)}"
+        batch = chosen.situation.workload.batch
+        share = budget / max(r.bytes, 1.0)
+        yield f"  memory   {_size(budget)}, {share:.3g} × R; batches of {batch:,} tuples{_ending(chosen)}"
         yield f"  profile  {self.plan.profile.name}"
         yield "  predicted" + (f", and measured over {self.measured.tuples:,} tuples" if self.measured else "")
         for label, predicted, measured in self.figures():
@@ -106,7 +107,7 @@ class Explanation:
             yield f"  not {name}: {why}"
         for why in self.revisions:
             yield f"  revised: {why}"
-        if found.memory_bytes > setting.M:
+        if found.memory_bytes > budget:
             yield f"  the formula wants {_size(found.memory_bytes)}, more than the budget"
 
     def figures(self) -> list[tuple[str, str, str]]:
@@ -132,12 +133,12 @@ class Explanation:
 
     def to_json(self) -> dict[str, Any]:
         """The same as JSON values."""
-        setting, stream = self.chosen.setting, self.plan.stream
-        rival = self.rival
+        situation, stream = self.chosen.situation, self.plan.stream
+        r, rival = situation.r, self.rival
         seen = self.measured
         return {
             "algorithm": self.chosen.algorithm,
-            "options": self.chosen.options,
+            "options": dict(self.chosen.options),
             "predicted": _predicted(self.chosen),
             "measured": None
             if seen is None
@@ -160,14 +161,14 @@ class Explanation:
             "refused": dict(self.plan.refused),
             "revisions": list(self.revisions),
             "setting": {
-                "R_t": setting.R_t,
-                "row_bytes": setting.row_bytes,
-                "page_rows": setting.page_rows,
-                "indexed": setting.has_index,
-                "order": setting.order,
-                "budget_bytes": setting.M,
-                "batch_rows": setting.batch,
-                "direct": setting.direct,
+                "R_t": r.rows,
+                "row_bytes": r.row_bytes,
+                "page_rows": r.page_rows,
+                "indexed": r.has_index,
+                "order": r.order,
+                "budget_bytes": situation.budget,
+                "batch_rows": situation.workload.batch,
+                "direct": r.direct,
             },
             "stream": {
                 "seen": stream.seen,
@@ -179,21 +180,21 @@ class Explanation:
         }
 
 
-def explain(join: SemiStreamJoin, plan: Plan, chosen: Candidate, revisions: tuple[str, ...] = ()) -> Explanation:
+def explain(join: SemiStreamJoin, plan: JoinPlan, chosen: Candidate, revisions: tuple[str, ...] = ()) -> Explanation:
     """A plan beside the join that was opened after it."""
-    return Explanation(plan, chosen, Measured.of(join, plan, chosen.setting.batch), revisions)
+    return Explanation(plan, chosen, Measured.of(join, plan, chosen.situation.workload.batch), revisions)
 
 
 def why_not(chosen: Candidate, rival: Candidate) -> str:
     """The rival's rate, and where it spends what the chosen one saves."""
-    text = f"{rival.algorithm}, {rival.rate_per_s:,.0f} tuples/s, {rival.rate_per_s / chosen.rate_per_s:.2f} × as fast"
+    said = f"{rival.algorithm}, {rival.rate_per_s:,.0f} tuples/s, {rival.rate_per_s / chosen.rate_per_s:.2f} × as fast"
     terms = set(rival.prediction.terms) | set(chosen.prediction.terms)
     # The parallel forms overlap their terms: what counts is a thread's time, so this is a hint and no sum.
     extra = {term: rival.per_tuple(term) - chosen.per_tuple(term) for term in terms}
     worse = rival.rate_per_s < chosen.rate_per_s
     term = max(extra, key=lambda each: extra[each] if worse else -extra[each])
     mine, other = chosen.per_tuple(term) * 1e9, rival.per_tuple(term) * 1e9
-    return f"{text}: {_TERMS.get(term, term)} takes {other:,.0f} ns per tuple instead of {mine:,.0f}"
+    return f"{said}: {_TERMS.get(term, term)} takes {other:,.0f} ns per tuple instead of {mine:,.0f}"
 
 
 def _predicted(candidate: Candidate) -> dict[str, Any]:

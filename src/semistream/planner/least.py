@@ -1,45 +1,58 @@
-"""The smallest budget with which some operator can do a join: what an error is to name when there is too little."""
+"""The smallest budget with which some algorithm can do a join: what an error is to name when there is too little."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
+from semistream.algorithms.registry import ALGORITHMS
+from semistream.cost.situation import master_facts
+from semistream.engine.algorithm import Algorithm
+from semistream.engine.facts import MasterFacts, StreamFacts
+from semistream.engine.join import LEAST_PAGE_ROWS
 from semistream.errors import BudgetError
 from semistream.master.base import Master
-from semistream.operators.base import SemiStreamJoin
-from semistream.operators.registry import OPERATORS
 from semistream.spec import JoinSpec
 
-#: an operator names what it lacks, but its buffers take a part of what it is given: it gets a little more each time
-_STEPS, _MORE = 64, 50
+_MOST = 1 << 48
+#: the search ends within one part in so many
+_EXACT = 128
 
 
 def least_budget(master: Master, spec: JoinSpec, schema: pa.Schema, *, direct: bool = False) -> int | None:
-    """Bytes with which the most modest operator opens and starts on such a stream; None if none says."""
+    """About the smallest budget in bytes with which an algorithm that the planner weighs can join such a stream.
+
+    Plans tell: nothing is opened but R, in the finest cut that it has. None where no algorithm can.
+    """
+    r = master_facts(master, spec, None if master.has_index else LEAST_PAGE_ROWS, direct)
+    s = StreamFacts.of(schema, spec, master.coder.exact)
     least: int | None = None
-    for operator in OPERATORS.values():
-        if operator.needs_index and not master.has_index:
-            continue
-        found = _least_of(operator, master, spec, schema, direct, least)
-        least = found if found is not None else least
+    for algorithm in ALGORITHMS.values():
+        if algorithm.predict is not None and (master.has_index or not algorithm.needs_index):
+            found = _least_of(algorithm, r, s, least)
+            least = found if found is not None else least
     return least
 
 
-def _least_of(
-    operator: type[SemiStreamJoin], master: Master, spec: JoinSpec, schema: pa.Schema, direct: bool, below: int | None
-) -> int | None:
-    """What one operator needs, if less than `below`: it is opened with what it asks for until that is enough."""
-    size = 1
-    for _ in range(_STEPS):
-        try:
-            with operator(master, spec, size, direct=direct) as join:
-                join.start(schema)
-        except BudgetError as error:
-            if error.minimum_bytes is None:
-                return None
-            size = max(error.minimum_bytes, size + size // _MORE)
-        else:
-            return size
-        if below is not None and size >= below:
+def _least_of(algorithm: Algorithm, r: MasterFacts, s: StreamFacts, below: int | None) -> int | None:
+    """What one algorithm needs, if that is less than `below`."""
+    limit = _MOST if below is None else below
+    low, high = 0, 1
+    while not _fits(algorithm, r, s, high):
+        low, high = high, 2 * high
+        if low >= limit:
             return None
-    return None
+    while high - low > max(high // _EXACT, 1):
+        middle = (low + high) // 2
+        if _fits(algorithm, r, s, middle):
+            high = middle
+        else:
+            low = middle
+    return high if high < limit else None
+
+
+def _fits(algorithm: Algorithm, r: MasterFacts, s: StreamFacts, budget: int) -> bool:
+    try:
+        algorithm.plan(r, s, budget, algorithm.checked({"direct": r.direct}))
+    except BudgetError:
+        return False
+    return True

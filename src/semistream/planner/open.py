@@ -1,137 +1,94 @@
-"""The one way to open a join: by the name of an algorithm, or "auto" and the planner picks it."""
+"""The one way to open a join: by the name of an algorithm, or without one, and the planner picks it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any, Literal, overload
+from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 
+from semistream.algorithms.registry import resolve
 from semistream.cost.profile import CostProfile
-from semistream.cost.registry import predict_join
+from semistream.engine.join import SemiStreamJoin
+from semistream.engine.protocol import Join
 from semistream.errors import ConfigError
+from semistream.master.base import Master
 from semistream.master.open import MasterSource, open_master
-from semistream.operators.base import SemiStreamJoin
-from semistream.operators.registry import open_join as open_named
 from semistream.planner.auto import AutoJoin
 from semistream.planner.explain import Explanation, explain
-from semistream.planner.plan import AUTO, Candidate, make_plan
-from semistream.planner.stream import StreamFacts, StreamSample
-from semistream.spec import JoinSpec, parse_bytes, parse_seconds
-
-On = str | Sequence[str] | Mapping[str, str]
-
-
-@overload
-def open_join(  # type: ignore[overload-overlap]
-    algorithm: Literal["auto"],
-    *,
-    master: MasterSource,
-    on: On,
-    how: str = ...,
-    select: Sequence[str] | None = ...,
-    memory: str | int = ...,
-    suffix: str = ...,
-    stream_schema: pa.Schema | None = ...,
-    sample: pa.RecordBatch | None = ...,
-    profile: CostProfile | None = ...,
-    max_delay: str | float | None = ...,
-    direct: bool = ...,
-) -> AutoJoin: ...
-
-
-@overload
-def open_join(
-    algorithm: str,
-    *,
-    master: MasterSource,
-    on: On,
-    how: str = ...,
-    select: Sequence[str] | None = ...,
-    memory: str | int = ...,
-    suffix: str = ...,
-    stream_schema: pa.Schema | None = ...,
-    sample: pa.RecordBatch | None = ...,
-    profile: CostProfile | None = ...,
-    **options: Any,
-) -> SemiStreamJoin: ...
+from semistream.planner.plan import Candidate, make_plan
+from semistream.planner.policy import Policy
+from semistream.planner.stream import StreamSample, StreamStatistics
+from semistream.spec import DEFAULT_MEMORY, JoinRequest, On
 
 
 def open_join(
-    algorithm: str,
+    algorithm: str | None = None,
     *,
     master: MasterSource,
     on: On,
     how: str = "inner",
     select: Sequence[str] | None = None,
-    memory: str | int = "64MB",
+    memory: str | int = DEFAULT_MEMORY,
     suffix: str = "_right",
     stream_schema: pa.Schema | None = None,
     sample: pa.RecordBatch | None = None,
     profile: CostProfile | None = None,
+    policy: Policy | None = None,
+    max_delay: str | float | None = None,
     **options: Any,
-) -> SemiStreamJoin | AutoJoin:
+) -> Join:
     """Open a semi-stream join.
 
-    `algorithm` is a name (`semistream algorithms`), or "auto": then the planner looks at the first batch, picks the
-    operator and revises that when the stream turns out otherwise.
+    `algorithm` is a name (`semistream algorithms`). Without one, or with "auto", the planner looks at the first batch,
+    picks the algorithm and revises that when the stream turns out otherwise.
 
-    `master` is the path of a page store or of Parquet data, an Arrow table, or an opened `Master`; `on` names the
-    key (one column, several, or {stream column: master column}); `select` the master columns wanted (all others
-    are neither cached nor carried); `memory` the bytes the join may hold. With `stream_schema` the schemas are
-    checked at once instead of at the first push. `options` belong to the algorithm: see its class; "auto" takes
-    `direct` and `max_delay`, the longest time that a tuple may wait at full speed ("30s").
+    `master` is the path of a page store or of Parquet data, Arrow data in memory (a table, a frame), or an opened
+    `Master`; `on` names the key (one column, several, or {stream column: master column}); `select` the master columns
+    wanted (all others are neither cached nor carried); `memory` the bytes the join may hold. With `stream_schema` the
+    schemas are checked at once instead of at the first push. `options` belong to the algorithm; "auto" takes `direct`
+    and `max_delay`, the longest time that a tuple may wait at full speed ("30s").
 
     `join.explain()` says what to expect; it knows the stream from `sample`, a batch of it, and the machine from
-    `profile` (else the one that `semistream calibrate` stored, else a typical one).
+    `profile` (else the one that `semistream calibrate` stored, else a typical one). `policy` holds the planner's
+    thresholds.
     """
-    if algorithm == AUTO:
-        return _open_auto(master, on, how, select, memory, suffix, stream_schema, sample, profile, **options)
-    join = open_named(
-        algorithm,
-        master=master,
+    request = JoinRequest.make(
         on=on,
         how=how,
         select=select,
         memory=memory,
+        algorithm=algorithm,
         suffix=suffix,
-        stream_schema=stream_schema,
-        **options,
+        max_delay=max_delay,
+        options=options,
     )
-    join.explainer = partial(_explain_named, sample=sample, profile=profile, options=options)
-    return join
+    return open_request(master, request, stream_schema=stream_schema, sample=sample, profile=profile, policy=policy)
 
 
-def _open_auto(
+def open_request(
     master: MasterSource,
-    on: On,
-    how: str,
-    select: Sequence[str] | None,
-    memory: str | int,
-    suffix: str,
-    stream_schema: pa.Schema | None,
-    sample: pa.RecordBatch | None,
-    profile: CostProfile | None,
+    request: JoinRequest,
     *,
-    direct: bool = False,
-    max_delay: str | float | None = None,
-    **options: Any,
-) -> AutoJoin:
-    if options:
-        raise ConfigError(
-            f"algorithm='auto' has no option {next(iter(options))!r}; it takes direct and max_delay, "
-            "other options belong to an algorithm: name one"
-        )
-    spec, budget = JoinSpec.make(on, how, select, suffix), parse_bytes(memory)
-    delay = None if max_delay is None else parse_seconds(max_delay)
-    opened = open_master(master, spec.master_on)
+    stream_schema: pa.Schema | None = None,
+    sample: pa.RecordBatch | None = None,
+    profile: CostProfile | None = None,
+    policy: Policy | None = None,
+) -> SemiStreamJoin | AutoJoin:
+    """Open what was asked for; `open_join` says what the arguments are."""
+    check_request(request)
+    opened = open_master(master, request.spec.master_on)
     try:
-        join = AutoJoin(opened, spec, budget, sample=sample, profile=profile, max_delay_s=delay, direct=direct)
+        join = (
+            _auto(opened, request, sample, profile, policy)
+            if request.is_auto
+            else _named(opened, request, sample, profile)
+        )
     except BaseException:
         if opened is not master:
             opened.close()
         raise
+    # An opened Master is its owner's to close.
     join.owns_master = opened is not master
     try:
         if stream_schema is not None and join.output_schema is None:
@@ -142,35 +99,77 @@ def _open_auto(
     return join
 
 
-def _explain_named(
-    join: SemiStreamJoin,
-    *,
+def check_request(request: JoinRequest) -> None:
+    """Refuse an algorithm that is not known, and options that it does not take."""
+    if not request.is_auto:
+        if request.max_delay_s is not None:
+            raise ConfigError(
+                f"{request.algorithm} has no option 'max_delay'; it is for algorithm='auto', which picks one that "
+                "keeps within it"
+            )
+        resolve(request.algorithm).checked(request.options)
+        return
+    unknown = next((name for name in request.options if name != "direct"), None)
+    if unknown is not None:
+        raise ConfigError(
+            f"algorithm='auto' has no option {unknown!r}; it takes direct and max_delay, "
+            "other options belong to an algorithm: name one"
+        )
+    if not isinstance(request.options.get("direct", False), bool):
+        raise ConfigError(f"direct={request.options['direct']!r} is out of range; allowed are True and False")
+
+
+def _auto(
+    master: Master,
+    request: JoinRequest,
     sample: pa.RecordBatch | None,
     profile: CostProfile | None,
-    options: Mapping[str, Any],
+    policy: Policy | None,
+) -> AutoJoin:
+    return AutoJoin(
+        master,
+        request.spec,
+        request.memory_bytes,
+        sample=sample,
+        profile=profile,
+        max_delay_s=request.max_delay_s,
+        direct=request.options.get("direct", False),
+        policy=policy,
+    )
+
+
+def _named(
+    master: Master, request: JoinRequest, sample: pa.RecordBatch | None, profile: CostProfile | None
+) -> SemiStreamJoin:
+    join = SemiStreamJoin(resolve(request.algorithm), master, request.spec, request.memory_bytes, request.options)
+    join.explainer = lambda opened: _explain_named(opened, request, sample, profile)
+    return join
+
+
+def _explain_named(
+    join: SemiStreamJoin, request: JoinRequest, sample: pa.RecordBatch | None, profile: CostProfile | None
 ) -> Explanation:
     """The named algorithm beside those that the planner would weigh."""
-    schema = join._schema if join._schema is not None else None if sample is None else sample.schema
+    schema = join.stream_schema
+    if schema is None and sample is not None:
+        schema = sample.schema
     if schema is None:
         raise ConfigError("the stream's schema is not known yet; push a batch first, or open the join with sample=")
-    facts: StreamFacts | None = None
+    stream: StreamStatistics | None = None
     if sample is not None:
         learnt = StreamSample(join.master, join.spec, schema)
         learnt.add(sample)
         learnt.probe(sample, join.budget.total)
-        facts = learnt.facts()
+        stream = learnt.statistics()
+    direct = join.options.direct
     plan = make_plan(
-        join.master, join.spec, schema, join.budget.total, facts, profile=profile, direct=join._direct, sizes=False
+        join.master, join.spec, schema, join.budget.total, stream, profile=profile, direct=direct, sizes=False
     )
     mine = plan.of(join.name)
     if mine is None:
         raise ConfigError(f"there is no prediction for {join.name} here: {plan.refused.get(join.name, 'unknown')}")
-    sizes = {
-        name: float(value)
-        for name, value in options.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    }
+    sizes = {name: value for name, value in request.options.items() if name != "direct"}
     if sizes:
-        setting = mine.setting.with_options(**sizes)
-        mine = Candidate(join.name, predict_join(join.name, setting, plan.profile), setting)
+        found = mine.situation.predict(join.name, plan.profile, sizes)
+        mine = Candidate(join.name, found, mine.situation, sizes)
     return explain(join, plan, mine)

@@ -1,69 +1,66 @@
-"""From statistics to a plan: every operator priced in the setting, best first.
+"""From statistics to a plan: every algorithm priced in the situation, best first.
 
     R (manifest or Parquet footer) ─┐
-    S (a sample, or assumed)        ├─> Setting ─> formula of every operator ─> candidates ─> Plan
+    S (a sample, or assumed)        ├─> Situation ─> prediction of every algorithm ─> candidates ─> JoinPlan
     budget, batch, delay, profile  ─┘
 
-An operator is refused where it cannot run (no index, too little memory) or would keep a tuple waiting too long. In
-micro-batches a scan operator may also finish its tuples with the batch, at one R-cycle each; that is a candidate of
-its own beside the one that carries tuples over.
+An algorithm is refused where it cannot run (no index, too little memory), would keep a tuple waiting too long, or
+predicts nothing. In micro-batches a scan may also finish its tuples with the batch, at one R-cycle each; that is a
+candidate of its own beside the one that carries tuples over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pyarrow as pa
 
-from semistream.cost.model import Prediction
+from semistream.algorithms.registry import ALGORITHMS, resolve
+from semistream.cost.prediction import Prediction
 from semistream.cost.profile import CostProfile, profile_of_machine
-from semistream.cost.registry import predict_join
-from semistream.cost.setting import Setting
-from semistream.cost.tune import KNOBS, option_values, tune
+from semistream.cost.situation import Options, Situation
+from semistream.cost.tune import tune
+from semistream.engine.options import rules
 from semistream.errors import BudgetError, ConfigError
 from semistream.master.base import Master
-from semistream.operators.registry import OPERATORS, resolve
-from semistream.planner.stream import StreamFacts
+from semistream.planner.policy import Policy
+from semistream.planner.stream import StreamStatistics
 from semistream.spec import JoinSpec
-
-AUTO = "auto"
-#: sizes other than the usual ones are taken where the formula says they are worth this much
-_WORTH = 1.1
-
-Options = Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An operator with its options, and what to expect of it. `carried`: tuples wait from batch to batch."""
+    """An algorithm with its options, and what to expect of it."""
 
     algorithm: str
     prediction: Prediction
-    setting: Setting
-    carried: bool = True
+    situation: Situation
+    #: as `open_join` takes them
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def rate_per_s(self) -> float:
         return self.prediction.service_rate_per_s
 
     @property
-    def options(self) -> dict[str, float | int]:
-        """As `open_join` takes them."""
-        return option_values(self.setting.options)
+    def carried(self) -> bool:
+        """Tuples wait from batch to batch."""
+        return not self.situation.workload.drained
 
     def per_tuple(self, term: str) -> float:
-        """Seconds a stream tuple costs in one term of c_loop."""
+        """Seconds that a stream tuple costs in one term of c_loop."""
         return self.prediction.terms.get(term, 0.0) / self.prediction.w
 
 
 @dataclass(frozen=True)
-class Plan:
+class JoinPlan:
     """The candidates, best first, and the others with the reason why not."""
 
     candidates: tuple[Candidate, ...]
     refused: Mapping[str, str]
-    stream: StreamFacts
+    stream: StreamStatistics
     profile: CostProfile
 
     @property
@@ -86,7 +83,7 @@ def make_plan(
     spec: JoinSpec,
     stream_schema: pa.Schema,
     budget: int | Callable[[str], int],
-    stream: StreamFacts | None = None,
+    stream: StreamStatistics | None = None,
     *,
     profile: CostProfile | None = None,
     batch: int = 65_536,
@@ -96,36 +93,41 @@ def make_plan(
     algorithms: Iterable[str] | None = None,
     options: Options | None = None,
     sizes: bool = True,
-) -> Plan:
-    """Choose an operator and its sizes.
+    policy: Policy | None = None,
+) -> JoinPlan:
+    """Choose an algorithm and its sizes.
 
     `budget` is the bytes of the join, or a function that gives them for an algorithm. With `micro_batches` every batch
-    of `batch` tuples is finished by itself, unless `max_delay_s` allows scan operators to let tuples wait. `options`
-    are the user's and are kept; `sizes=False` keeps the usual sizes too. If nothing but memory is lacking, that is a
-    `BudgetError`.
+    of `batch` tuples is finished by itself, unless `max_delay_s` allows scans to let tuples wait. `options` are the
+    user's, kept by every algorithm that has them; `sizes=False` keeps the usual sizes too. If nothing but memory is
+    lacking, that is a `BudgetError`.
     """
-    stream = StreamFacts.assumed(master.n_rows) if stream is None else stream
+    stream = StreamStatistics.assumed(master.n_rows) if stream is None else stream
     profile = profile_of_machine() if profile is None else profile
-    names = list(OPERATORS) if algorithms is None else [resolve(name).name for name in algorithms]
+    names = list(ALGORITHMS) if algorithms is None else [resolve(name).name for name in algorithms]
     found: list[Candidate] = []
     refused: dict[str, str] = {}
     too_small = too_slow = False
-    settings: dict[int, Setting] = {}
+    situations: dict[int, Situation] = {}
     for name in names:
-        operator = OPERATORS[name]
-        if operator.needs_index and not master.has_index:
+        algorithm = ALGORITHMS[name]
+        if algorithm.predict is None or algorithm.pricing is None:
+            refused[name] = "has no prediction: name it to use it"
+            continue
+        if algorithm.needs_index and not master.has_index:
             refused[name] = "needs an index, which this master data lacks: build a page store for it"
             continue
         size = budget if isinstance(budget, int) else budget(name)
+        if size not in situations:
+            situations[size] = Situation.of(
+                master, spec, stream_schema, size, stream.keys, direct=direct, batch=batch, drained=micro_batches
+            )
+        ways = [situations[size]]
+        if micro_batches and max_delay_s is not None and algorithm.access == "scan":
+            ways.append(ways[0].with_workload(drained=False))
+        kept = {key: value for key, value in (options or {}).items() if key in rules(algorithm.options)}
         try:
-            if size not in settings:
-                settings[size] = Setting.of(
-                    master, spec, stream_schema, size, stream.keys, direct=direct, batch=batch, options=options
-                )
-            ways = [settings[size]] if not micro_batches else [replace(settings[size], drained=True)]
-            if micro_batches and max_delay_s is not None and operator.access == "scan":
-                ways.append(settings[size])
-            priced = [Candidate(name, predict_join(name, way, profile), way, not way.drained) for way in ways]
+            priced = [Candidate(name, way.predict(name, profile, kept), way, kept) for way in ways]
         except BudgetError as error:
             refused[name] = str(error)
             too_small = True
@@ -142,8 +144,10 @@ def make_plan(
         raise kind(f"no operator can do this join. {reasons}")
     found.sort(key=lambda each: -each.rate_per_s)
     if sizes:
-        found[0] = _sized(found[0], profile, options or {})
-    return Plan(tuple(found), refused, stream, profile)
+        sized = _sized(found[0], profile, (policy or Policy()).sizes_worth)
+        # A larger table keeps its tuples longer.
+        found[0] = sized if _in_time(sized, max_delay_s) else found[0]
+    return JoinPlan(tuple(found), refused, stream, profile)
 
 
 def _in_time(candidate: Candidate, max_delay_s: float | None) -> bool:
@@ -152,15 +156,16 @@ def _in_time(candidate: Candidate, max_delay_s: float | None) -> bool:
     return candidate.prediction.longest_delay_s <= max_delay_s
 
 
-def _sized(candidate: Candidate, profile: CostProfile, fixed: Options) -> Candidate:
-    """The same operator with the best sizes, if these are worth leaving the usual ones."""
-    if not {knob.name for knob in KNOBS[candidate.algorithm]} - set(fixed):
+def _sized(candidate: Candidate, profile: CostProfile, worth: float) -> Candidate:
+    """The same algorithm with the best sizes, if these are worth leaving the usual ones."""
+    name, fixed = candidate.algorithm, candidate.options
+    if not {knob.name for knob in ALGORITHMS[name].knobs} - set(fixed):
         return candidate
     try:
-        best = tune(candidate.algorithm, candidate.setting, profile, fixed=fixed).best
+        best = tune(name, candidate.situation, profile, fixed=fixed).best
     except BudgetError:
         return candidate
-    if best.rate_per_s < _WORTH * candidate.rate_per_s:
+    if best.rate_per_s < worth * candidate.rate_per_s:
         return candidate
-    setting = candidate.setting.with_options(**best.options)
-    return replace(candidate, prediction=predict_join(candidate.algorithm, setting, profile), setting=setting)
+    sized = candidate.situation.predict(name, profile, best.options)
+    return replace(candidate, prediction=sized, options=best.options)

@@ -7,24 +7,26 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from semistream.algorithms.registry import ALGORITHMS
 from semistream.columns.border import check_arrays
 from semistream.columns.keys import KeyCoder
 from semistream.columns.plain import to_plain
-from semistream.cost.probability import FrequencySample, KeyClasses, zipf
+from semistream.engine.join import SemiStreamJoin
 from semistream.errors import BudgetError
 from semistream.master.base import Master
-from semistream.operators.inlj import IndexNestedLoopJoin
+from semistream.planner.policy import Policy
+from semistream.predict.keys import FrequencySample, KeyClasses, zipf
 from semistream.spec import JoinSpec
 
 #: Zipf's exponent of a stream nobody has seen: what the papers call market data
 ASSUMED_EXPONENT = 1.0
-#: stream tuples that are looked up in R to learn how many match; each may cost a seek
-_PROBED = 1024
+#: looks tuples up one by one, in the least memory
+_LOOK_UP = "inlj"
 _SAMPLE_SEED = 20_140_209
 
 
 @dataclass(frozen=True)
-class StreamFacts:
+class StreamStatistics:
     """The keys of a stream: how often each comes, and how many master tuples it meets."""
 
     keys: KeyClasses
@@ -36,9 +38,9 @@ class StreamFacts:
     rows_per_key: float = 1.0
 
     @staticmethod
-    def assumed(n_rows: int, exponent: float = ASSUMED_EXPONENT, absent: float = 0.0) -> StreamFacts:
+    def assumed(n_rows: int, exponent: float = ASSUMED_EXPONENT, absent: float = 0.0) -> StreamStatistics:
         """A stream by Zipf's law over R's keys."""
-        return StreamFacts(zipf(max(n_rows, 1), exponent, absent=absent), 0, exponent, absent)
+        return StreamStatistics(zipf(max(n_rows, 1), exponent, absent=absent), 0, exponent, absent)
 
     def text(self) -> str:
         """One line for people."""
@@ -50,7 +52,7 @@ class StreamFacts:
 
 
 class StreamSample:
-    """Learns the facts of a stream from batches of it, in bounded memory."""
+    """Learns the statistics of a stream from batches of it, in bounded memory."""
 
     def __init__(self, master: Master, spec: JoinSpec, schema: pa.Schema, capacity: int = 1 << 16) -> None:
         self._master, self._spec = master, spec
@@ -89,18 +91,18 @@ class StreamSample:
             codes = codes[valid]
         self._counts.add(codes)
 
-    def probe(self, batch: pa.RecordBatch, budget_bytes: int) -> None:
-        """Look some tuples up in R, where that is possible without a scan: how many match, and how often.
+    def probe(self, batch: pa.RecordBatch, budget_bytes: int, tuples: int = Policy.probed_tuples) -> None:
+        """Look up to `tuples` up in R, where that is possible without a scan: how many match, and how often.
 
         The join that does it has the whole budget, for the real one is not open yet; where even that is too little
-        for a page, the facts stay as they were.
+        for a page, the statistics stay as they were.
         """
-        if not self._master.has_index or not batch.num_rows:
+        if not self._master.has_index or not batch.num_rows or _LOOK_UP not in ALGORITHMS:
             return
-        some = self._drawn(batch, _PROBED)
+        some = self._drawn(batch, tuples)
         spec = JoinSpec(self._spec.stream_on, self._spec.master_on, "left", ())
         try:
-            with IndexNestedLoopJoin(self._master, spec, budget_bytes) as look_up:
+            with SemiStreamJoin(ALGORITHMS[_LOOK_UP], self._master, spec, budget_bytes) as look_up:
                 rows = sum(found.num_rows for found in look_up.push(some))
                 missing = look_up.stats.unmatched
         except BudgetError:
@@ -125,11 +127,11 @@ class StreamSample:
             return keys
         return keys.take(pa.array(np.sort(self._random.choice(batch.num_rows, rows, replace=False))))
 
-    def facts(self) -> StreamFacts:
+    def statistics(self) -> StreamStatistics:
         """What the sample says; what it does not know is assumed."""
         in_r = max(self._master.n_rows / self._rows_per_key, 1.0)
         if not self._counts.seen:
-            return StreamFacts.assumed(int(in_r), absent=self._absent)
+            return StreamStatistics.assumed(int(in_r), absent=self._absent)
         domain = max(int(in_r / (1.0 - self._absent)), 1)
         keys = self._counts.classes(domain, rows_per_key=self._rows_per_key, absent=self._absent)
-        return StreamFacts(keys, self.seen, self._counts.exponent(domain), self._absent, self._rows_per_key)
+        return StreamStatistics(keys, self.seen, self._counts.exponent(domain), self._absent, self._rows_per_key)

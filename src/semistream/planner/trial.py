@@ -19,22 +19,12 @@ from statistics import median
 
 import numpy as np
 
+from semistream.algorithms.registry import ALGORITHMS
 from semistream.cost.clock import CostClock
-from semistream.operators.base import SemiStreamJoin
-from semistream.operators.chunk import JoinStats
-from semistream.operators.registry import OPERATORS
-from semistream.planner.plan import Candidate, Plan
-
-#: operators that promise this part of the best rate take part, this many at most
-_CLOSE, _MOST = 0.5, 6
-#: seconds of work: windows in which the hit rate must have become steady, the most of this, and a stretch
-_WINDOW_S, _MOST_WARM_S, _STRETCH_S = 0.25, 3.0, 0.5
-#: by how much hits may differ from window to window: a cache that fills within minutes is not steady
-_AT_REST = 0.004
-#: to leave a scan takes an R-cycle: where that is longer, no trial is worth it
-_LONGEST_CYCLE_S = 3.0
-#: how often the fixed piece of work is timed
-_PACE_S = 0.02
+from semistream.engine.chunk import JoinStats
+from semistream.engine.join import SemiStreamJoin
+from semistream.planner.plan import Candidate, JoinPlan
+from semistream.planner.policy import Policy
 
 
 @dataclass
@@ -53,8 +43,9 @@ class _Stretch:
 class Trial:
     """Which operators are still to be tried, and whose stretch is running. It begins with the operator that is open."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: JoinPlan, policy: Policy | None = None) -> None:
         self.plan = plan
+        self._policy = Policy() if policy is None else policy
         self._waiting: list[Candidate] | None = None
         self._stretch: _Stretch | None = None
         self._pace = _Pace()
@@ -65,13 +56,13 @@ class Trial:
         """Whether it is known which operators take part."""
         return self._waiting is not None
 
-    def begin(self, plan: Plan, running: Candidate, expected: Callable[[Candidate], float]) -> None:
-        """Choose by a newer plan which operators to try beside the running one; `expected` gives a candidate's rate."""
-        self.plan = plan
-        ranked = sorted((each for each in plan.candidates if _leaves_soon(each)), key=expected, reverse=True)
-        close = [each for each in ranked if expected(each) >= _CLOSE * expected(ranked[0])]
+    def begin(self, plan: JoinPlan, running: Candidate, expected: Callable[[Candidate], float]) -> None:
+        """Choose by a newer plan who takes part beside the one that runs; `expected` gives a candidate's rate."""
+        self.plan, policy = plan, self._policy
+        ranked = sorted((each for each in plan.candidates if self._leaves_soon(each)), key=expected, reverse=True)
+        close = [each for each in ranked if expected(each) >= policy.close * expected(ranked[0])]
         others = [each for each in close if each.algorithm != running.algorithm]
-        self._waiting = others[: _MOST - 1] if _leaves_soon(running) else []
+        self._waiting = others[: policy.most_tried - 1] if self._leaves_soon(running) else []
 
     def is_shown(self, join: SemiStreamJoin) -> bool:
         """Asked after every batch: whether the join has shown what it can do."""
@@ -80,12 +71,12 @@ class Trial:
             self._stretch = stretch = _Stretch(join)
         spent = join.seconds - stretch.seconds
         if not stretch.counts:
-            if spent >= _WINDOW_S:
-                _look(stretch)
+            if spent >= self._policy.window_s:
+                self._look(stretch)
             return False
-        if spent >= _PACE_S * (len(stretch.paces) + 1):
+        if spent >= self._policy.pace_s * (len(stretch.paces) + 1):
             stretch.paces.append(self._pace.seconds())
-        return spent >= _STRETCH_S
+        return spent >= self._policy.stretch_s
 
     def achieved(self, running: Candidate, batch: int) -> float:
         """The part of its predicted speed that the candidate reached in the stretch that has ended."""
@@ -105,15 +96,22 @@ class Trial:
         """The operator that is to be opened now."""
         return self._waiting.pop(0) if self._waiting else None
 
+    def _look(self, stretch: _Stretch) -> None:
+        """The end of a window: if hits have come to rest what follows counts, and after a while it counts anyway."""
+        now, before = stretch.join.stats, stretch.stats
+        asked = now.cache_hits + now.cache_misses - before.cache_hits - before.cache_misses
+        hits = (now.cache_hits - before.cache_hits) / asked if asked else 0.0
+        stretch.at_rest = (
+            now.has_turned_over and stretch.hits is not None and abs(hits - stretch.hits) <= self._policy.at_rest
+        )
+        stretch.stats, stretch.seconds, stretch.hits = copy.copy(now), stretch.join.seconds, hits
+        stretch.counts = stretch.at_rest or stretch.seconds >= self._policy.most_warm_s
 
-def _look(stretch: _Stretch) -> None:
-    """The end of a window: if the hit rate is steady, what follows counts, and after a while it counts anyway."""
-    now, before = stretch.join.stats, stretch.stats
-    asked = now.cache_hits + now.cache_misses - before.cache_hits - before.cache_misses
-    hits = (now.cache_hits - before.cache_hits) / asked if asked else 0.0
-    stretch.at_rest = now.has_turned_over and stretch.hits is not None and abs(hits - stretch.hits) <= _AT_REST
-    stretch.stats, stretch.seconds, stretch.hits = copy.copy(now), stretch.join.seconds, hits
-    stretch.counts = stretch.at_rest or stretch.seconds >= _MOST_WARM_S
+    def _leaves_soon(self, candidate: Candidate) -> bool:
+        if ALGORITHMS[candidate.algorithm].access != "scan" or not candidate.carried:
+            return True
+        found = candidate.prediction
+        return found.symbols.get("k", 1.0) * found.c_loop <= self._policy.longest_cycle_s
 
 
 class _Pace:
@@ -132,10 +130,3 @@ class _Pace:
                 self._table.take(self._places)
             times.append(time.perf_counter() - started)
         return min(times)
-
-
-def _leaves_soon(candidate: Candidate) -> bool:
-    if OPERATORS[candidate.algorithm].access != "scan" or not candidate.carried:
-        return True
-    found = candidate.prediction
-    return found.symbols.get("k", 1.0) * found.c_loop <= _LONGEST_CYCLE_S

@@ -21,19 +21,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from semistream.algorithms.registry import ALGORITHMS
 from semistream.errors import BudgetError, StoreError
-from semistream.operators.registry import OPERATORS
-from semistream.planner.plan import Plan, make_plan
+from semistream.planner.plan import JoinPlan, make_plan
 from semistream.planner.stream import StreamSample
 from semistream.sealed import put_file, read_sealed, sealed
-from semistream.spark.plan import Dimension
+from semistream.spark.dimension import DEFAULT_ALGORITHM, Dimension
 from semistream.spark.records import remember
 from semistream.spec import JoinSpec
-
-#: points of hit rate that a plan may be off, and what another operator must promise
-_HIT_POINTS, _BETTER = 0.05, 1.25
-#: tuples a process must have joined for each cached key before it judges a plan
-_WARM_TUPLES_PER_KEY, _LEAST_TUPLES = 8, 200_000
 
 
 @dataclass(frozen=True)
@@ -63,17 +58,18 @@ class Planner:
         found = self._newest()
         if found is None:
             if first is None:
-                return replace(self.dimension, algorithm=fallback(self.dimension)), None
+                return self.dimension.with_algorithm(stand_in(self.dimension)), None
             found = self._publish(1, self._plan(first))
-        return replace(self.dimension, algorithm=found.algorithm), found
+        return self.dimension.with_algorithm(found.algorithm), found
 
     def review(self, chosen: Chosen, first: pa.RecordBatch, hits: float, asked: float) -> None:
         """After a task: plan anew where the cache does not do what was predicted."""
         self._asked += int(asked)
+        policy = self.dimension.policy
         # Before the cache is warm its hits say nothing.
-        if not asked or self._asked < max(_LEAST_TUPLES, _WARM_TUPLES_PER_KEY * chosen.h_R):
+        if not asked or self._asked < max(policy.first_check, policy.warm_up(chosen.h_R)):
             return
-        if abs(hits / asked - chosen.hit_rate) <= _HIT_POINTS:
+        if abs(hits / asked - chosen.hit_rate) <= policy.hit_points:
             return
         self._asked = 0
         newest = self._newest()
@@ -81,31 +77,33 @@ class Planner:
             return
         plan = self._plan(first)
         mine = plan.of(chosen.algorithm)
-        if mine is None or plan.choice.rate_per_s >= _BETTER * mine.rate_per_s:
+        if mine is None or plan.choice.rate_per_s >= policy.better * mine.rate_per_s:
             self._publish(chosen.number + 1, plan)
 
-    def _plan(self, batch: pa.RecordBatch) -> Plan:
+    def _plan(self, batch: pa.RecordBatch) -> JoinPlan:
         dimension = self.dimension
-        spec = _spec(dimension)
+        request = dimension.request
         with closing(dimension.open_master(dimension.version)) as master:
-            schema, facts = batch.schema, None
-            if set(spec.stream_on) <= set(schema.names):
-                sample = StreamSample(master, spec, schema)
+            schema, stream = batch.schema, None
+            if set(request.spec.stream_on) <= set(schema.names):
+                sample = StreamSample(master, request.spec, schema)
                 sample.add(batch)
-                sample.probe(batch, dimension.memory // dimension.tasks)
-                facts = sample.facts()
+                sample.probe(batch, request.memory_bytes // dimension.tasks, dimension.policy.probed_tuples)
+                stream = sample.statistics()
             else:
                 # The key comes from an earlier dimension, and nothing is known of it.
-                schema = _keys_only(master.schema, spec)
+                schema = _keys_only(master.schema, request.spec)
             plan = make_plan(
                 master,
-                spec,
+                request.spec,
                 schema,
                 _budget(dimension),
-                facts,
+                stream,
                 batch=max(batch.num_rows, 1),
                 micro_batches=True,
+                direct=request.options.get("direct", False),
                 sizes=False,
+                policy=dimension.policy,
             )
         return workable(dimension, plan)
 
@@ -119,11 +117,11 @@ class Planner:
         for number in sorted(found, reverse=True):
             with suppress(OSError, ValueError, TypeError, StoreError):
                 chosen = Chosen(**read_sealed(found[number])[0])
-                if chosen.algorithm in OPERATORS:
+                if chosen.algorithm in ALGORITHMS:
                     return replace(chosen, number=number)
         return None
 
-    def _publish(self, number: int, plan: Plan) -> Chosen:
+    def _publish(self, number: int, plan: JoinPlan) -> Chosen:
         best = plan.choice
         found = best.prediction
         mine = Chosen(number, best.algorithm, found.hit_rate, found.symbols.get("h_R", 0.0), best.rate_per_s)
@@ -144,14 +142,16 @@ def peeked(batches: Iterator[pa.RecordBatch]) -> tuple[pa.RecordBatch | None, It
     return None, iter(seen)
 
 
-def fallback(dimension: Dimension) -> str:
-    """An operator for a task that gets no rows, and for checks before anything is known: any that can run."""
+def stand_in(dimension: Dimension) -> str:
+    """An algorithm for a task that gets no rows, and for checks before anything is known: any that can run."""
     with closing(dimension.open_master(dimension.version)) as master:
-        return "sweepjoin" if master.has_index else "ssbj"
+        if master.has_index:
+            return DEFAULT_ALGORITHM
+    return next(each.name for each in ALGORITHMS.values() if not each.needs_index and each.shares_cache)
 
 
-def planned_with_delay(dimension: Dimension, schema: pa.Schema, max_delay_s: float, folder: Path) -> str | None:
-    """The scan operator that carries tuples over, or None where finishing every batch by itself is faster.
+def planned_with_delay(dimension: Dimension, schema: pa.Schema, folder: Path) -> str | None:
+    """The scan algorithm that carries tuples over, or None where finishing every batch by itself is faster.
 
     What a checkpoint was begun with it goes on with.
     """
@@ -160,12 +160,14 @@ def planned_with_delay(dimension: Dimension, schema: pa.Schema, max_delay_s: flo
         with closing(dimension.open_master(dimension.version)) as master:
             plan = make_plan(
                 master,
-                _spec(dimension),
+                dimension.request.spec,
                 schema,
                 _budget(dimension),
                 micro_batches=True,
-                max_delay_s=max_delay_s,
+                max_delay_s=dimension.request.max_delay_s,
+                direct=dimension.request.options.get("direct", False),
                 sizes=False,
+                policy=dimension.policy,
             )
         best = plan.choice
         found = remember(path, {"algorithm": best.algorithm if best.carried else None})
@@ -175,32 +177,26 @@ def planned_with_delay(dimension: Dimension, schema: pa.Schema, max_delay_s: flo
     return None if algorithm is None else str(algorithm)
 
 
-def workable(dimension: Dimension, plan: Plan) -> Plan:
+def workable(dimension: Dimension, plan: JoinPlan) -> JoinPlan:
     """The plan from its first candidate on that a worker's part of the budget really allows."""
     for place, candidate in enumerate(plan.candidates):
         try:
-            replace(dimension, algorithm=candidate.algorithm).open(dimension.version).close()
+            dimension.with_algorithm(candidate.algorithm).open(dimension.version).close()
         except BudgetError:
             continue
         return replace(plan, candidates=plan.candidates[place:])
     return plan
 
 
-def _spec(dimension: Dimension) -> JoinSpec:
-    here, there = zip(*dimension.on, strict=True)
-    return JoinSpec(here, there, dimension.how, dimension.select, dimension.suffix, dimension.fold_case)
-
-
 def _keys_only(master: pa.Schema, spec: JoinSpec) -> pa.Schema:
-    pairs = zip(spec.stream_on, spec.master_on, strict=True)
-    return pa.schema([pa.field(here, master.field(there).type) for here, there in pairs])
+    return pa.schema([pa.field(here, master.field(there).type) for here, there in spec.pairs])
 
 
 def _budget(dimension: Dimension) -> Callable[[str], int]:
     """What a worker process can use with an algorithm: its own part, and the cache that all of them share."""
 
     def of(algorithm: str) -> int:
-        named = replace(dimension, algorithm=algorithm)
+        named = dimension.with_algorithm(algorithm)
         return named.shared_bytes + named.private_bytes
 
     return of

@@ -29,13 +29,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from semistream.columns.nested import encode_nested
+from semistream.engine.join import SemiStreamJoin
+from semistream.engine.snapshot import FLAG_COLUMN
 from semistream.errors import SemiStreamError, StoreError
+from semistream.loops.scan import ScanLoop
 from semistream.master.base import Master
 from semistream.master.leases import pin
-from semistream.operators.scan import ScanJoin
-from semistream.operators.snapshot import FLAG_COLUMN
+from semistream.spark.dimension import Dimension
 from semistream.spark.metrics import TaskMetrics
-from semistream.spark.plan import Dimension
 from semistream.spark.records import Binding, Kept, Record, Records
 from semistream.spark.worker import WORKSHOP, OpenJoin, TaskInfo, as_described, forget_before
 
@@ -47,16 +48,23 @@ _FIRST_INTERVAL = 0.1
 
 @dataclass(frozen=True)
 class CarryPlan:
-    """What a carrying task is given: the enrichment, where its records are, how long tuples may wait.
+    """What a carrying task is given: the enrichment, whose request says how long tuples may wait, and its records.
 
     `call` is the call of `enrich` that made it, so that two which share records by mistake are told apart.
     """
 
     dimension: Dimension
     folder: str
-    max_delay: float
     call: str
     shards: int
+
+    @property
+    def max_delay_s(self) -> float:
+        """The longest time that a tuple may wait."""
+        delay = self.dimension.request.max_delay_s
+        if delay is None:
+            raise SemiStreamError("tuples are carried over, but the request does not say how long they may wait")
+        return delay
 
 
 def run_carrying(plan: CarryPlan, batches: Batches) -> Iterator[pa.RecordBatch | TaskMetrics]:
@@ -116,7 +124,7 @@ class Carrying:
         assert rows.shard is not None
         self.dimension = plan.dimension
         self.records = Records(Path(plan.folder))
-        self.max_delay = plan.max_delay
+        self.max_delay_s = plan.max_delay_s
         self.task = task
         self.rows = rows
         self.query, self.batch, self.shard = task.query, task.batch, rows.shard
@@ -250,7 +258,7 @@ class Carrying:
 
     def _advance(self, held: OpenJoin, version: int | None, task_metrics: TaskMetrics) -> Batches:
         now = time.time()
-        interval = self.max_delay * _FIRST_INTERVAL
+        interval = self.max_delay_s * _FIRST_INTERVAL
         if self.previous is not None:
             interval = max(now - self.previous.record.saved_at, 0.001)
         arrivals: list[list[float]] = []
@@ -263,19 +271,18 @@ class Carrying:
         elif self.carried is not None:
             arrivals = self.carried.arrivals
         held.begin(renew=False)
-        join = held.join
-        assert isinstance(join, ScanJoin)
+        join, scan = held.join, scan_of(held.join)
         appended = join.stats.appended
         for batch in self.rows:
             task_metrics.rows_in += batch.num_rows
             yield from join.push(batch)
-        join.close_chunk()
-        arrivals = trim([*arrivals, [join.stats.appended - appended, now]], len(join.pending))
+        scan.close_chunk()
+        arrivals = trim([*arrivals, [join.stats.appended - appended, now]], join.waiting)
         if task_metrics.rows_in == 0 and self.records.finishing:
             yield from join.drain()
         else:
-            yield from join.advance(steps_due(join, arrivals, interval, self.max_delay, now))
-        waiting = len(join.pending)
+            yield from join.advance(steps_due(scan, arrivals, interval, self.max_delay_s, now))
+        waiting = join.waiting
         record = Record(
             query=self.query,
             enrichment=self.binding.identity,
@@ -319,13 +326,14 @@ class Carrying:
                 yield from join.drain()
             carried = None
         with self._restored(record, carried) as join:
-            at = 0
+            scan, at = scan_of(join), 0
             for count, expiry in chunks[survivors:]:
-                yield from join.advance(expiry - join.k - join.step_number)
-                join.skip_to(expiry - join.k)
-                join.wait(fresh.slice(at, count))
+                arrived = expiry - scan.k
+                yield from join.advance(arrived - scan.step_number)
+                scan.skip_to(arrived)
+                scan.wait(fresh.slice(at, count))
                 at += count
-            yield from join.advance(reached - join.step_number)
+            yield from join.advance(reached - scan.step_number)
         with self.dimension.join_with(self._master_of(record), record.private_bytes) as other:
             for batch in finished.to_batches():
                 yield from other.push(batch)
@@ -345,10 +353,9 @@ class Carrying:
         return left
 
     @contextmanager
-    def _restored(self, record: Record, carried: Record | None) -> Iterator[ScanJoin]:
+    def _restored(self, record: Record, carried: Record | None) -> Iterator[SemiStreamJoin]:
         """A join with the version and budget of a record, holding the tuples that were carried over."""
         with self.dimension.join_with(self._master_of(record), record.private_bytes) as join:
-            assert isinstance(join, ScanJoin)
             if carried is not None:
                 join.restore(carried.snapshot)
             else:
@@ -363,16 +370,24 @@ def _note_record(task_metrics: TaskMetrics, record: Record) -> None:
         task_metrics.values["carried_oldest_s"] = max(record.saved_at - record.arrivals[0][1], 0.0)
 
 
-def steps_due(join: ScanJoin, arrivals: list[list[float]], interval: float, max_delay: float, now: float) -> int:
+def scan_of(join: SemiStreamJoin) -> ScanLoop:
+    """The loop of a join whose tuples are carried over: it can be moved step by step."""
+    loop = join.loop
+    if not isinstance(loop, ScanLoop):
+        raise SemiStreamError(f"{join.name} cannot carry tuples over: name an algorithm on the scan loop")
+    return loop
+
+
+def steps_due(scan: ScanLoop, arrivals: list[list[float]], interval: float, max_delay: float, now: float) -> int:
     """Steps that this batch should make so that no tuple waits longer than `max_delay`, spread evenly over the batches.
 
     Chunks do not reach over batches, so each has the arrival time of the batch that brought it.
     """
     due = at = 0
     left = arrivals[0][0] if arrivals else 0
-    for count, expiry in join.chunks:
+    for count, expiry in scan.chunks:
         time_left = arrivals[at][1] + max_delay - now
-        steps = expiry - join.step_number
+        steps = expiry - scan.step_number
         due = max(due, steps if time_left <= interval else math.ceil(steps * interval / time_left))
         left -= count
         if left <= 0 and at + 1 < len(arrivals):

@@ -11,7 +11,7 @@ import gc
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
-import semistream.operators.registry  # noqa: F401
+import semistream.algorithms.registry  # noqa: F401
 
 if __name__ == "__main__":
     # The collector writes to every object it looks at, which would copy the shared pages after all.

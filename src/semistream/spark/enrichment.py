@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -18,26 +18,24 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
+from semistream.algorithms.registry import resolve
 from semistream.errors import BudgetError, ConfigError, SchemaError, StoreError
 from semistream.master.base import Master, require_columns
 from semistream.master.format import is_store
-from semistream.operators.registry import resolve
-from semistream.planner.plan import AUTO
+from semistream.planner.policy import Policy
 from semistream.spark import metrics, worker
-from semistream.spark.auto import fallback, planned_with_delay
+from semistream.spark.auto import planned_with_delay, stand_in
 from semistream.spark.carry import CarryPlan, run_carrying
 from semistream.spark.cleanup import watch
+from semistream.spark.dimension import DEFAULT_ALGORITHM, DEFAULT_MEMORY, SHARED_PART, Dimension, checked
 from semistream.spark.executors import check_executors
 from semistream.spark.mapping import label_of, map_batches
 from semistream.spark.names import folds_case, resolved
 from semistream.spark.paths import shared_path
-from semistream.spark.plan import SHARED_PART, Dimension
 from semistream.spark.records import Records, records_folder
 from semistream.spark.ticks import ticks
 from semistream.spark.worker import BATCH_PROPERTY, QUERY_PROPERTY, TaskInfo, version_of
-from semistream.spec import JoinSpec, parse_bytes, parse_seconds
-
-On = str | Sequence[str] | Mapping[str, str]
+from semistream.spec import JoinRequest, JoinSpec, On
 
 
 def enrich(
@@ -46,8 +44,8 @@ def enrich(
     on: On,
     how: str = "left",
     select: Sequence[str] | None = None,
-    memory: str | int = "256MB",
-    algorithm: str = "sweepjoin",
+    memory: str | int = DEFAULT_MEMORY,
+    algorithm: str = DEFAULT_ALGORITHM,
     shuffle: Literal["none", "key"] | None = None,
     *,
     max_delay: str | float | None = None,
@@ -55,6 +53,7 @@ def enrich(
     suffix: str = "_right",
     name: str | None = None,
     shards: int | None = None,
+    policy: Policy | None = None,
     **options: Any,
 ) -> DataFrame:
     """Join a DataFrame with master data, keeping its source and sink.
@@ -63,31 +62,58 @@ def enrich(
     see it. `memory` is the budget of one executor, shared by its tasks. `shuffle="key"` sends equal keys to the same
     task, which on a cluster divides the cache instead of copying it; `shards` is then the number of tasks. `name` is
     what the metrics call this enrichment. `options` belong to the algorithm; with "auto" the first tasks look at the
-    stream and choose one, and later ones revise that.
+    stream and choose one, and later ones revise that; `policy` holds the thresholds.
 
     Every tuple is finished in its micro-batch, unless `max_delay` ("30s") allows a scan operator to let it wait that
     long, so that many batches share one pass over R. What waits is kept in the query's `checkpoint`, the same path that
     the query is started with; the stream is then shuffled by key.
     """
-    spec = JoinSpec.make(on, how, select, suffix)
-    dimension = describe(df, master, spec, parse_bytes(memory), algorithm, name, options)
-    if max_delay is not None:
-        delay = parse_seconds(max_delay)
-        if algorithm == AUTO and df.isStreaming:
-            dimension = _planned(df, dimension, delay, checkpoint)
-        if df.isStreaming and dimension.algorithm != AUTO and resolve(dimension.algorithm).access == "scan":
-            return _carry(df, dimension, delay, checkpoint, shuffle, shards)
-    return _apply(df, (dimension,), shuffle, shards)
+    request = JoinRequest.make(
+        on=on,
+        how=how,
+        select=select,
+        memory=memory,
+        algorithm=algorithm,
+        suffix=suffix,
+        max_delay=max_delay,
+        options=options,
+    )
+    where = Placement(name=name, shuffle=shuffle, shards=shards, checkpoint=checkpoint)
+    return enrich_by(df, master, request, where, policy)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How an enrichment runs on Spark: its name, where its tuples go, and where those are kept that wait."""
+
+    name: str | None = None
+    shuffle: str | None = None
+    shards: int | None = None
+    checkpoint: str | Path | None = None
+
+
+def enrich_by(
+    df: DataFrame, master: str | Path, request: JoinRequest, where: Placement, policy: Policy | None = None
+) -> DataFrame:
+    """`enrich`, by a request that is there already."""
+    dimension = describe(df, master, request, where.name, policy=policy)
+    if request.max_delay_s is not None and df.isStreaming:
+        dimension = _planned(df, dimension, where.checkpoint) if request.is_auto else dimension
+        chosen = dimension.request
+        if not chosen.is_auto and resolve(chosen.algorithm).access == "scan":
+            return _carry(df, dimension, where)
+    return _apply(df, (dimension,), where)
 
 
 def enrich_star(
     df: DataFrame,
     dimensions: Sequence[tuple[str | Path, On, Sequence[str] | None]],
     how: str = "left",
-    memory: str | int = "256MB",
-    algorithm: str = "sweepjoin",
+    memory: str | int = DEFAULT_MEMORY,
+    algorithm: str = DEFAULT_ALGORITHM,
     *,
     suffix: str = "_right",
+    policy: Policy | None = None,
     **options: Any,
 ) -> DataFrame:
     """Join a DataFrame with several dimensions, given as (master, on, select), in one pass through Python.
@@ -96,56 +122,63 @@ def enrich_star(
     """
     if not dimensions:
         raise ConfigError("enrich_star was given no dimension; give at least one (master, on, select)")
-    share = parse_bytes(memory) // len(dimensions)
+    requests = []
+    for master, on, select in dimensions:
+        request = JoinRequest.make(
+            on=on, how=how, select=select, memory=memory, algorithm=algorithm, suffix=suffix, options=options
+        )
+        requests.append((master, replace(request, memory_bytes=request.memory_bytes // len(dimensions))))
+    return enrich_star_by(df, requests, policy)
+
+
+def enrich_star_by(
+    df: DataFrame, dimensions: Sequence[tuple[str | Path, JoinRequest]], policy: Policy | None = None
+) -> DataFrame:
+    """`enrich_star`, by requests that are there already, each with its own part of the budget."""
     made: list[Dimension] = []
     stream = arrow_schema(df)
-    for number, (master, on, select) in enumerate(dimensions):
-        spec = JoinSpec.make(on, how, select, suffix)
-        name = f"{Path(str(master)).name}-{number + 1}"
+    for number, (master, request) in enumerate(dimensions, 1):
+        name = f"{Path(str(master)).name}-{number}"
         if made:
             stream = _result(made[-1], stream)
-        made.append(describe(df, master, spec, share, algorithm, name, options, stream.names))
-    return _apply(df, tuple(made), None, None)
+        made.append(describe(df, master, request, name, stream.names, policy))
+    return _apply(df, tuple(made), Placement())
 
 
 def describe(
     df: DataFrame,
     master: str | Path,
-    spec: JoinSpec,
-    memory: int,
-    algorithm: str,
-    name: str | None,
-    options: Mapping[str, Any],
+    request: JoinRequest,
+    name: str | None = None,
     stream: Sequence[str] | None = None,
+    policy: Policy | None = None,
 ) -> Dimension:
     """An enrichment as its worker processes will know it; `described` checks it against stream and master data.
 
     `stream` names the columns that the rows have when they come to it, if these are not those of the DataFrame.
     """
+    request = checked(request)
     path = master_path(master)
     watch(df, path)
-    spec = resolved(replace(spec, fold_case=folds_case(df.sparkSession)), stream or df.columns, path)
+    spec = replace(request.spec, fold_case=folds_case(df.sparkSession))
+    spec = resolved(spec, stream or df.columns, path)
     versioned = is_store(path)
     dimension = Dimension(
         name=name or path.name,
         master=str(path),
-        on=tuple(zip(spec.stream_on, spec.master_on, strict=True)),
-        how=spec.how,
-        select=spec.select,
-        algorithm=AUTO if algorithm == AUTO else resolve(algorithm).name,
-        suffix=spec.suffix,
-        options=tuple(sorted(options.items())),
-        memory=memory,
+        request=replace(request, spec=spec),
         tasks=tasks_per_executor(df.sparkSession),
         versioned=versioned,
-        fold_case=spec.fold_case,
+        policy=Policy() if policy is None else policy,
     )
     wanted = None if df.isStreaming or not versioned else version_of(dimension, micro_batch(df.sparkSession))
     with closing(dimension.open_master(wanted)) as opened:
         if not df.isStreaming:
             version = opened.version if versioned else None
             dimension = replace(dimension, version=version, fixed=opened.identity)
-        return replace(dimension, lineage=opened.lineage, **_columns_wanted(opened, spec))
+        select, columns = _columns_wanted(opened, spec)
+        request = replace(dimension.request, spec=replace(spec, select=select))
+        return replace(dimension, request=request, lineage=opened.lineage, columns=columns)
 
 
 def micro_batch(spark: SparkSession) -> TaskInfo:
@@ -155,8 +188,8 @@ def micro_batch(spark: SparkSession) -> TaskInfo:
     return TaskInfo(query, int(batch), 0) if query and batch else TaskInfo(None, None, 0)
 
 
-def _columns_wanted(master: Master, spec: JoinSpec) -> dict[str, Any]:
-    """The columns that the result is to have of R from now on, whatever later versions of R have."""
+def _columns_wanted(master: Master, spec: JoinSpec) -> tuple[tuple[str, ...], bytes]:
+    """The columns that the result is to have of R from now on, whatever later versions have, and their schema."""
     require_columns(master.schema, spec.master_on, "master data")
     select = spec.select
     if select is None:
@@ -164,17 +197,13 @@ def _columns_wanted(master: Master, spec: JoinSpec) -> dict[str, Any]:
     require_columns(master.schema, select, "master data")
     carried = select if spec.carries_master else ()
     columns = master.columns_schema(list(dict.fromkeys([*spec.master_on, *carried])))
-    return {"select": select, "columns": columns.serialize().to_pybytes()}
+    return select, columns.serialize().to_pybytes()
 
 
 def _result(dimension: Dimension, schema: pa.Schema) -> pa.Schema:
     """The schema of the enriched stream; it is the same with every version of R that the enrichment takes."""
-    if dimension.algorithm == AUTO:
-        if dimension.options:
-            raise ConfigError(
-                f"algorithm='auto' has no option {dimension.options[0][0]!r}; options belong to an algorithm: name one"
-            )
-        dimension = replace(dimension, algorithm=fallback(dimension))
+    if dimension.request.is_auto:
+        dimension = dimension.with_algorithm(stand_in(dimension))
     try:
         with dimension.open(dimension.version) as join:
             return join.check(schema)
@@ -185,13 +214,15 @@ def _result(dimension: Dimension, schema: pa.Schema) -> pa.Schema:
         if dimension.shared_bytes:
             least = int(least / (1 - SHARED_PART)) + dimension.tasks
         raise BudgetError(
-            f"memory={dimension.memory} bytes per executor leaves {dimension.private_bytes} for each of its "
-            f"{dimension.tasks} tasks, too little for {dimension.algorithm}; it needs at least memory={least}",
+            f"memory={dimension.request.memory_bytes} bytes per executor leaves {dimension.private_bytes} for each of "
+            f"its {dimension.tasks} tasks, too little for {dimension.request.algorithm}; it needs at least "
+            f"memory={least}",
             minimum_bytes=least,
         ) from error
 
 
-def _apply(df: DataFrame, dimensions: tuple[Dimension, ...], shuffle: str | None, shards: int | None) -> DataFrame:
+def _apply(df: DataFrame, dimensions: tuple[Dimension, ...], where: Placement) -> DataFrame:
+    shuffle, shards = where.shuffle, where.shards
     if shuffle not in (None, "none", "key"):
         raise ConfigError(f"shuffle={shuffle!r} is unknown; allowed are 'none' and 'key'")
     if shards is not None and (shuffle != "key" or shards < 1):
@@ -203,24 +234,20 @@ def _apply(df: DataFrame, dimensions: tuple[Dimension, ...], shuffle: str | None
     return map_batches(df, partial(_task, dimensions, report), schema, label_of(dimensions))
 
 
-def _carry(
-    df: DataFrame,
-    dimension: Dimension,
-    max_delay: float,
-    checkpoint: str | Path | None,
-    shuffle: str | None,
-    shards: int | None,
-) -> DataFrame:
-    folder = _carry_folder(dimension, checkpoint)
-    if shuffle not in (None, "key"):
-        raise ConfigError(f"shuffle={shuffle!r} cannot be had with max_delay, which needs shuffle='key'; leave it out")
+def _carry(df: DataFrame, dimension: Dimension, where: Placement) -> DataFrame:
+    folder = _carry_folder(dimension, where.checkpoint)
+    if where.shuffle not in (None, "key"):
+        raise ConfigError(
+            f"shuffle={where.shuffle!r} cannot be had with max_delay, which needs shuffle='key'; leave it out"
+        )
     (dimension,), schema = described(df, (dimension,))
     default = df.sparkSession.sparkContext.defaultParallelism
-    bound = Records(folder).bind(dimension.name, dimension.master, dimension.meaning, shards, default)
-    plan = CarryPlan(dimension, str(folder), max_delay, secrets.token_hex(8), bound.shards)
-    stream = _in_shards(df, dimension, bound.shards, ticks(df.sparkSession, folder, bound.shards, max_delay))
+    bound = Records(folder).bind(dimension.name, dimension.master, dimension.meaning, where.shards, default)
+    plan = CarryPlan(dimension, str(folder), secrets.token_hex(8), bound.shards)
+    tick = ticks(df.sparkSession, folder, bound.shards, plan.max_delay_s)
+    stream = _in_shards(df, dimension, bound.shards, tick)
     report = metrics.collector(df.sparkSession)
-    label = label_of((dimension,), f"max_delay {max_delay:g}s")
+    label = label_of((dimension,), f"max_delay {plan.max_delay_s:g}s")
     return map_batches(stream, partial(_carrying_task, plan, report), schema, label)
 
 
@@ -230,7 +257,7 @@ def _in_shards(df: DataFrame, dimension: Dimension, shards: int, tick: DataFrame
     Columns go by their place, for names may hold dots; the worker names them again.
     """
     names = [f"c{i}" for i in range(len(df.columns))]
-    keys = [F.col(names[df.columns.index(here)]) for here, _ in dimension.on]
+    keys = [F.col(names[df.columns.index(here)]) for here in dimension.request.spec.stream_on]
     count = F.lit(shards).cast("long")
     tuples = df.toDF(*names).withColumn("shard", F.pmod(F.xxhash64(*keys), count))
     kinds = [field.dataType for field in df.schema.fields]
@@ -240,11 +267,10 @@ def _in_shards(df: DataFrame, dimension: Dimension, shards: int, tick: DataFrame
     return both.repartitionById(shards, shard.cast("int"))
 
 
-def _planned(df: DataFrame, dimension: Dimension, max_delay: float, checkpoint: str | Path | None) -> Dimension:
-    """The dimension with the operator that the planner prefers where tuples may wait."""
-    folder = _carry_folder(dimension, checkpoint)
-    found = planned_with_delay(dimension, arrow_schema(df), max_delay, folder)
-    return dimension if found is None else replace(dimension, algorithm=found)
+def _planned(df: DataFrame, dimension: Dimension, checkpoint: str | Path | None) -> Dimension:
+    """The dimension with the algorithm that the planner prefers where tuples may wait."""
+    found = planned_with_delay(dimension, arrow_schema(df), _carry_folder(dimension, checkpoint))
+    return dimension if found is None else dimension.with_algorithm(found)
 
 
 def _carry_folder(dimension: Dimension, checkpoint: str | Path | None) -> Path:
@@ -281,7 +307,7 @@ def _reported(
 
 def by_key(df: DataFrame, dimension: Dimension, shards: int) -> DataFrame:
     """Equal keys in the same partition, and every partition always the same keys."""
-    code = F.xxhash64(*(F.col(_quoted(here)) for here, _ in dimension.on))
+    code = F.xxhash64(*(F.col(_quoted(here)) for here in dimension.request.spec.stream_on))
     return df.repartitionById(shards, F.pmod(code, F.lit(shards)).cast("int"))
 
 

@@ -30,7 +30,7 @@ _PROBE = """
 import platform, sys
 answer = {"python": platform.python_version(), "executable": sys.executable, "host": platform.node()}
 try:
-    import semistream.operators.registry
+    import semistream.algorithms.registry
     answer["semistream"] = semistream.__version__
 except Exception as error:
     answer["problem"] = f"{type(error).__name__}: {error}"

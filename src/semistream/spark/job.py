@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from py4j.protocol import Py4JError
@@ -13,22 +12,12 @@ from pyspark.sql import SparkSession
 
 from semistream.errors import StoreError
 from semistream.spark import metrics
-from semistream.spark.enrichment import enrich
+from semistream.spark.enrichment import Placement, enrich_by
 from semistream.spark.failures import brief
+from semistream.spec import JoinRequest
 
 
-def join_files(
-    spark: SparkSession,
-    stream: Path,
-    master: Path,
-    out: Path,
-    *,
-    on: Mapping[str, str],
-    how: str,
-    select: Sequence[str] | None,
-    memory: int,
-    algorithm: str,
-) -> dict[str, float]:
+def join_files(spark: SparkSession, stream: Path, master: Path, out: Path, request: JoinRequest) -> dict[str, float]:
     """Write the join as Parquet files into the existing folder `out`.
 
     The result is the account of the job (`metrics`), with `elapsed` seconds.
@@ -39,7 +28,7 @@ def join_files(
     try:
         # Spark's default for timestamps is a format that Parquet has given up.
         spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-        frame = enrich(spark.read.parquet(str(stream)), master, on, how, select, memory, algorithm, name=name)
+        frame = enrich_by(spark.read.parquet(str(stream)), master, request, Placement(name=name))
         frame.write.mode("append").parquet(str(out))
     except (PySparkException, Py4JError) as error:
         raise StoreError(f"the join on Spark failed: {brief(error)}") from error

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from semistream.spark.plan import Dimension
+from semistream.spark.dimension import Dimension
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -33,11 +33,12 @@ def label_of(dimensions: Sequence[Dimension], *notes: str) -> str:
 
 
 def _described(dimension: Dimension, notes: Sequence[str]) -> str:
-    on = " and ".join(here if here == there else f"{here} = {there}" for here, there in dimension.on)
+    request = dimension.request
+    on = " and ".join(here if here == there else f"{here} = {there}" for here, there in request.spec.pairs)
     version = []
     if dimension.versioned:
         version = ["version of the batch" if dimension.version is None else f"version {dimension.version}"]
-    parts = [f"{dimension.master} on {on}", dimension.how, dimension.algorithm, _size(dimension.memory)]
+    parts = [f"{dimension.master} on {on}", request.spec.how, request.algorithm, _size(request.memory_bytes)]
     return ", ".join([*parts, *version, *notes])
 
 

@@ -26,7 +26,7 @@ from pyspark import SparkContext, TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import DataFrame, SparkSession
 
-from semistream.spark.plan import Dimension
+from semistream.spark.dimension import Dimension
 
 if TYPE_CHECKING:
     from semistream.spark.worker import OpenJoin, TaskInfo

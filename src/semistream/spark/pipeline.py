@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from semistream.errors import ConfigError, SemiStreamError
-from semistream.operators.registry import resolve
-from semistream.planner.plan import AUTO
+from semistream.spark.dimension import DEFAULT_ALGORITHM, DEFAULT_MEMORY, checked
 from semistream.spark.session import SECRET_NAME
-from semistream.spec import JoinSpec, parse_bytes, parse_seconds
+from semistream.spec import JoinRequest
 
 MODES = ("append", "update")
 SHUFFLES = ("none", "key")
@@ -156,15 +155,8 @@ class Source:
 class Enrichment:
     master: str
     name: str
-    on: str | list[str] | dict[str, str]
-    how: str
-    select: list[str] | None
-    memory: str | int
-    algorithm: str
+    request: JoinRequest
     shuffle: str | None
-    max_delay: str | None
-    suffix: str
-    options: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -305,26 +297,18 @@ def _enrichment(table: _Table, taken: set[str]) -> Enrichment:
     name = table.text("name") or Path(master).name
     if name in taken:
         raise PipelineError(f'{table.place} is the second one named {name!r}; give it another name = "…"')
-    enrichment = Enrichment(
-        master=master,
-        name=name,
+    request = JoinRequest.make(
         on=table.key_columns("on"),
         how=table.text("how") or "left",
         select=table.names("select"),
-        memory=table.values.get("memory", "256MB"),
-        algorithm=table.text("algorithm") or "sweepjoin",
-        shuffle=table.choice("shuffle", SHUFFLES) if "shuffle" in table.values else None,
-        max_delay=table.text("max_delay"),
+        memory=table.values.get("memory", DEFAULT_MEMORY),
+        algorithm=table.text("algorithm") or DEFAULT_ALGORITHM,
         suffix=table.text("suffix") or "_right",
+        max_delay=table.text("max_delay"),
         options=table.inner("options"),
     )
-    JoinSpec.make(enrichment.on, enrichment.how, enrichment.select, enrichment.suffix)
-    parse_bytes(enrichment.memory)
-    if enrichment.max_delay is not None:
-        parse_seconds(enrichment.max_delay)
-    if enrichment.algorithm != AUTO:
-        resolve(enrichment.algorithm)
-    return enrichment
+    shuffle = table.choice("shuffle", SHUFFLES) if "shuffle" in table.values else None
+    return Enrichment(master, name, checked(request), shuffle)
 
 
 def _trigger(top: _Table) -> dict[str, Any]:

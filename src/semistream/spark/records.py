@@ -31,8 +31,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from semistream.engine.snapshot import Snapshot
 from semistream.errors import ConfigError, SemiStreamError, StoreError
-from semistream.operators.snapshot import Snapshot
 from semistream.sealed import digest, put_file, read_sealed, seal, sealed, sync, unseal
 
 _FORMAT = 1

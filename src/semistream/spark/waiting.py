@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from semistream.engine.join import SemiStreamJoin
 from semistream.errors import ConfigError, StoreError
 from semistream.master.open import open_master
-from semistream.operators.base import SemiStreamJoin
-from semistream.operators.registry import open_join
 from semistream.sealed import put_file, read_sealed, sealed
+from semistream.spark.dimension import join_owning, request_meant
 from semistream.spark.records import Binding, Kept, Record, Records, ShardRecords, all_records
 
 #: says where the rows of a drain are, from before they are complete until no record holds their tuples any more
@@ -165,29 +165,18 @@ def _emptied(kept: Kept) -> Record:
 
 def _restored(binding: Binding, record: Record) -> SemiStreamJoin:
     """The join of a shard where its record left it."""
-    meaning = binding.meaning
-    on = dict(meaning["on"])
-    master = open_master(binding.master, list(on.values()), version=record.version)
-    try:
-        if master.identity != record.master:
-            raise StoreError(
-                f"the tuples wait for the rest of {binding.master} as it was at batch {record.batch}, and it has been "
-                "replaced: put that version back"
-            )
-        join = open_join(
-            meaning["algorithm"],
-            master=master,
-            on=on,
-            how=meaning["how"],
-            select=meaning["select"],
-            memory=record.private_bytes,
-            suffix=meaning["suffix"],
-            fold_case=meaning["names without case"],
-            **meaning["options"],
-        )
-    except BaseException:
+    request = request_meant(binding.meaning, record.private_bytes)
+    master = open_master(binding.master, request.spec.master_on, version=record.version)
+    if master.identity != record.master:
         master.close()
+        raise StoreError(
+            f"the tuples wait for the rest of {binding.master} as it was at batch {record.batch}, and it has been "
+            "replaced: put that version back"
+        )
+    join = join_owning(master, request)
+    try:
+        join.restore(record.snapshot)
+    except BaseException:
+        join.close()
         raise
-    join.owns_master = True
-    join.restore(record.snapshot)
     return join

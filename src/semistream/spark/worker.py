@@ -17,22 +17,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark import TaskContext
 
 from semistream.errors import SchemaError, StoreError
+from semistream.loops.resident import fill, resident_bytes, resident_keys
 from semistream.master.base import Master
 from semistream.master.leases import pin, unpin_before
-from semistream.operators.resident import fill, resident_bytes, resident_keys
-from semistream.parts.cache import Cache
 from semistream.parts.generation import Generations
-from semistream.planner.plan import AUTO
 from semistream.sealed import digest
 from semistream.spark.auto import Chosen, Planner, peeked
+from semistream.spark.dimension import Dimension
 from semistream.spark.metrics import TaskMetrics
-from semistream.spark.plan import Dimension
 
 FOLDER = "semistream"
 #: where Spark tells which query and which micro-batch a job belongs to
@@ -94,7 +93,7 @@ class OpenJoin:
         self.version = master.version if self.dimension.versioned else None
         self.identity = master.identity
         self.join = self.dimension.join_with(master, self.budget)
-        layout = self.join._master_layout
+        layout = self.join.row_layout
         self.generations: Generations | None = None
         limit = self.dimension.shared_bytes
         if limit >= Generations.least_bytes(layout):
@@ -132,26 +131,29 @@ class OpenJoin:
                 self._open(master)
         if self.join.output_schema is None:
             self.join.start(self.dimension.stream_schema)
-        if getattr(self.join, "resident", False) is True:
-            self.generations = None
         if self.generations is not None:
-            self.join.front = self.generations.current
+            private = self.join.loop.cache
+            if private is not None and private.complete:
+                self.generations = None
+            else:
+                self.join.shared = self.generations.current
 
     def end(self, tuples: int) -> None:
         """After the last batch of a task: publish what this process has learnt, if it is time."""
         generations = self.generations
         if generations is None or self.join.output_schema is None:
             return
-        private: Cache = self.join.cache  # type: ignore[attr-defined]
+        private = self.join.loop.cache
         generations.saw(tuples)
-        if not generations.is_due(private):
+        if private is None or not generations.is_due(private):
             return
         with generations.building() as mine:
             if not mine:
                 return
-            room = resident_bytes(self.join) + (1 << 16)
+            r = self.join.plan.r
+            room = resident_bytes(r) + (1 << 16)
             whole = generations.current is None and room <= generations.limit_bytes
-            if not whole or not generations.load(resident_keys(self.join), lambda cache: fill(self.join, cache), room):
+            if not whole or not generations.load(resident_keys(r.rows), partial(fill, self.join.loop), room):
                 generations.merge(private)
 
     def close(self) -> None:
@@ -202,13 +204,13 @@ class Workshop:
         self, dimension: Dimension, at: int, task: TaskInfo, first: pa.RecordBatch | None
     ) -> tuple[Dimension, tuple[Planner, Chosen] | None]:
         """The dimension with an algorithm, which the plan of this executor names if the user did not."""
-        if dimension.algorithm != AUTO:
+        if not dimension.request.is_auto:
             return dimension, None
         key = task.folder, dimension.identity, at
         planner = self._planners.setdefault(key, Planner(dimension, task.folder))
         planner.dimension = dimension
         named, chosen = planner.settle(first)
-        if planner.used is not None and planner.used.algorithm != named.algorithm:
+        if planner.used is not None and planner.used.request.algorithm != named.request.algorithm:
             # There is one budget: the operator that goes gives its part back first.
             gone = self._joins.pop((task.folder, planner.used.identity, at), None)
             if gone is not None:
@@ -282,7 +284,7 @@ def run(dimensions: tuple[Dimension, ...], batches: Iterator[pa.RecordBatch]) ->
     schema = dimensions[0].stream_schema
     stream = metrics[0].timed("input", (as_described(schema, batch) for batch in batches))
     first: pa.RecordBatch | None = None
-    if any(dimension.algorithm == AUTO for dimension in dimensions):
+    if any(dimension.request.is_auto for dimension in dimensions):
         first, stream = peeked(stream)
     chosen: list[tuple[Planner, Chosen] | None] = []
     joins: list[OpenJoin] = []

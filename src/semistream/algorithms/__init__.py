@@ -1,0 +1,1 @@
+"""One file per algorithm: what it is, its options, its plan, its run and its prediction; `registry` lists them."""

@@ -1,0 +1,119 @@
+"""`semistream explain`: which algorithm suits a join, what to expect of it, and why not another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import pyarrow as pa
+import typer
+
+from semistream.cli.arguments import DEFAULT_BATCH_ROWS, AsJson, Direct, Memory, Profile, key_names, names, require
+from semistream.cli.calibrate import profile_named
+from semistream.cli.notices import compile_notice, reported
+from semistream.errors import ConfigError
+from semistream.spec import JoinRequest
+
+if TYPE_CHECKING:
+    from semistream.master.base import Master
+    from semistream.master.parquet import ParquetFiles
+    from semistream.planner.explain import Measured
+    from semistream.planner.plan import Candidate, JoinPlan
+
+#: tuples of a stream that a plan is made from
+_SAMPLE_ROWS = 200_000
+
+
+def explain(
+    stream: Annotated[Path, typer.Option(help="The stream: a Parquet file, or a folder of them.")],
+    master: Annotated[Path, typer.Option(help="Master data: a page store, or Parquet.")],
+    on: Annotated[str, typer.Option(metavar="K[,K2]", help="Key columns; S=R where the names differ.")],
+    how: Annotated[str, typer.Option(help="inner, left, semi or anti.")] = "inner",
+    select: Annotated[str | None, typer.Option(metavar="A,B", help="Master columns wanted (default: all).")] = None,
+    algorithm: Annotated[str, typer.Option(help="`auto`, or a name that `semistream algorithms` lists.")] = "auto",
+    memory: Memory = "64MB",
+    batch_rows: Annotated[int, typer.Option(help="Stream tuples per batch.")] = DEFAULT_BATCH_ROWS,
+    micro_batches: Annotated[bool, typer.Option(help="Every batch is finished by itself, as on Spark.")] = False,
+    max_delay: Annotated[str | None, typer.Option(metavar="30s", help="The longest a tuple may wait.")] = None,
+    direct: Direct = False,
+    profile: Profile = None,
+    run: Annotated[bool, typer.Option("--run", help="Run the join too, and show measured beside predicted.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say which operator suits a join, what to expect of it, and why not another."""
+    with reported():
+        if batch_rows < 1:
+            raise ConfigError(f"--batch-rows {batch_rows} is too small; it must be at least 1")
+        request = JoinRequest.make(
+            on=key_names(on),
+            how=how,
+            select=None if select is None else names(select, "--select"),
+            memory=memory,
+            algorithm=algorithm,
+            max_delay=max_delay,
+        )
+        spec = request.spec
+        require(stream, "stream")
+        require(master, "master data")
+        with compile_notice():
+            from semistream.algorithms.registry import resolve
+            from semistream.master.open import open_master
+            from semistream.master.parquet import ParquetFiles
+            from semistream.planner.explain import Explanation, to_text
+            from semistream.planner.plan import make_plan
+            from semistream.planner.stream import StreamSample
+        wanted = None if request.is_auto else resolve(algorithm).name
+        source = ParquetFiles(stream)
+        costs = profile_named(profile)
+        with closing(open_master(master, spec.master_on)) as opened:
+            sample = StreamSample(opened, spec, source.schema)
+            for batch in source.batches(list(source.schema.names), 0, batch_rows, threads=False):
+                if not sample.seen:
+                    sample.probe(batch, request.memory_bytes)
+                sample.add(batch)
+                if sample.seen >= _SAMPLE_ROWS:
+                    break
+            plan = make_plan(
+                opened,
+                spec,
+                source.schema,
+                request.memory_bytes,
+                sample.statistics(),
+                profile=costs,
+                batch=min(batch_rows, max(source.n_rows, 1)),
+                micro_batches=micro_batches,
+                max_delay_s=request.max_delay_s,
+                direct=direct,
+            )
+            chosen = plan.choice if wanted is None else plan.of(wanted)
+            if chosen is None:
+                raise ConfigError(f"{wanted} cannot do this join: {plan.refused[str(wanted)]}")
+            measured = _measured(opened, request, source, batch_rows, plan, chosen) if run else None
+    typer.echo(to_text(Explanation(plan, chosen, measured), as_json))
+
+
+def _measured(
+    master: Master, request: JoinRequest, source: ParquetFiles, batch_rows: int, plan: JoinPlan, chosen: Candidate
+) -> Measured | None:
+    """What a run of the chosen algorithm over all of the stream shows."""
+    from semistream.cli.opening import open_named
+    from semistream.planner.explain import Measured
+
+    situation = chosen.situation
+    options = {**chosen.options, "direct": situation.r.direct}
+    named = replace(request, algorithm=chosen.algorithm, options=options, max_delay_s=None)
+    with open_named(master, named, source.schema) as join:
+        for batch in source.batches(list(source.schema.names), 0, batch_rows, threads=True):
+            _spend(join.push(batch))
+            if not chosen.carried:
+                _spend(join.drain())
+        _spend(join.drain())
+        return Measured.of(join, plan, situation.workload.batch)
+
+
+def _spend(outputs: Iterator[pa.RecordBatch]) -> None:
+    for _ in outputs:
+        pass

@@ -1,0 +1,1 @@
+"""What every join is made of, whatever its algorithm: facts, plan, intake, output, life."""

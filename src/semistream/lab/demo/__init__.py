@@ -1,0 +1,1 @@
+"""What `semistream demo` shows: a retailer's sales, enriched on Spark and loaded into a warehouse."""

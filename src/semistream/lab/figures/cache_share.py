@@ -1,0 +1,57 @@
+"""How much of the stream does SSBJ's cache answer? ssbj2019."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from semistream.lab.figure import Axis, Figure, Point, Verdict
+from semistream.lab.figures.family import MEMORY_AXIS, MEMORY_SHARES, SSBJ
+from semistream.lab.laboratory import Lab
+from semistream.lab.verdicts import Check, Curves, judge
+
+#: a share of the stream is the claimed one within this many points
+_POINTS = 5.0
+
+
+def _figure_5f(lab: Lab) -> Iterator[Point]:
+    source = SSBJ.source(lab)
+    for share in MEMORY_SHARES:
+        run = lab.measure("ssbj", source, lab.memory(source, share))
+        if run is not None:
+            yield lab.point("ssbj-5f", "counts", "ssbj", 100 * share, run.hit_share().scaled(100.0), run)
+
+
+def judge_5f(points: Sequence[Point]) -> Verdict:
+    def checks(curves: Curves) -> list[Check]:
+        curve = curves.series.get("ssbj", {})
+        if len(curve) < 2:
+            return []
+        first, last = curve[min(curve)], curve[max(curve)]
+        text = ", ".join(f"{share:.0f} % at {x:g} %" for x, share in curve.items())
+        return [
+            Check("39 % of the stream with the least memory", abs(first - 39.0) <= _POINTS, text),
+            Check("54 % with the most", abs(last - 54.0) <= _POINTS, text),
+            Check("the share grows with memory", last > first, text),
+        ]
+
+    return judge(
+        points,
+        checks,
+        "Keys drawn with repetition leave 37 % of the domain absent, and an absent key's absence is cached too, most "
+        "of it in a filter of R's keys: those tuples count as answered by the cache, at next to no memory. R is "
+        "smaller than the papers', too, and with fewer keys the same share of R covers more of a Zipf stream.",
+    )
+
+
+FIGURES = (
+    Figure(
+        "ssbj-5f",
+        "Share of the stream that SSBJ's cache answers",
+        MEMORY_AXIS,
+        Axis("answered by the cache", "% of the stream"),
+        "39 % of the stream tuples go through the cache with memory of 1 % of R, growing to 54 % with 9 % and more "
+        "(R of 100 million tuples, skew 1).",
+        _figure_5f,
+        judge_5f,
+    ),
+)

@@ -1,0 +1,127 @@
+"""Which algorithms a paper compares on which data, and the sweeps over memory, R and skew that all papers make.
+
+Sizes follow the papers in proportion: what was 20 of 100 million tuples is a fifth of this scale's R. Operators run
+with their default options, so one run serves all three clocks; what tuning adds is a question of its own
+(`tuning.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from semistream.lab.figure import Axis, Point
+from semistream.lab.laboratory import Lab
+from semistream.lab.sources import Synthetic
+from semistream.lab.workloads.optimum import optimal_tuples_per_cycle
+from semistream.lab.workloads.relation import MASTER_ROW_BYTES, WAITING_BYTES
+from semistream.predict.keys import KeyClasses
+
+MEMORY_SHARES = (0.01, 0.03, 0.1)
+SIZE_SHARES = (0.2, 0.5, 1.0)
+SKEWS = (0.0, 0.5, 1.0)
+
+RATE = Axis("service rate", "tuples/s")
+MEMORY_AXIS = Axis("memory", "% of R")
+SIZE_AXIS = Axis("size of R", "tuples")
+SKEW_AXIS = Axis("skew (Zipf exponent)")
+
+W_STAR = (
+    "The best any cache can do is W*, where every key is kept in whichever form takes fewer bytes: with 120 "
+    "and 24 bytes per tuple it allows {ratio} times MESHJOIN's tuples in an R-cycle{place}, so the claimed factor is "
+    "more than the memory of this setting can give."
+)
+
+
+@dataclass(frozen=True)
+class Family:
+    """The algorithms of a paper and its data; `largest` is its largest R in tuples."""
+
+    algorithms: tuple[str, ...]
+    repeated: bool = False
+    order: str = "key"
+    largest: int = 100_000_000
+
+    def rows(self, lab: Lab) -> int:
+        """This scale's stand-in for the paper's largest R; the paper's own size where that is smaller."""
+        return min(lab.rows, self.largest)
+
+    def source(self, lab: Lab, share: float = 1.0, skew: float = 1.0) -> Synthetic:
+        """R of a share of the largest."""
+        rows = max(int(self.rows(lab) * share), 1)
+        return lab.synthetic(rows, skew, repeated=self.repeated, order=self.order)
+
+
+SSBJ = Family(("ssbj", "meshjoin"), repeated=True)
+SSJ = Family(("ssj", "meshjoin"))
+SSCJ = Family(("cachejoin", "hybridjoin", "rmeshjoin", "meshjoin"))
+OX = Family(
+    ("oxhybridjoin", "xhybridjoin", "hybridjoin", "rmeshjoin", "meshjoin"), order="frequency", largest=8_000_000
+)
+PC = Family(("pcachejoin", "cachejoin"), largest=2_000_000)
+OPC = Family(("opcachejoin", "pcachejoin", "cachejoin"), largest=2_000_000)
+
+
+def by_memory(
+    lab: Lab, figure: str, family: Family, shares: Sequence[float] = MEMORY_SHARES, size: float = 1.0
+) -> Iterator[Point]:
+    """Service rate over memory, R and skew 1 fixed; x is memory in percent of R."""
+    source = family.source(lab, size)
+    for share in shares:
+        memory = lab.memory(source, share)
+        for algorithm in family.algorithms:
+            run = lab.measure(algorithm, source, memory)
+            yield from lab.rates(figure, algorithm, 100 * share, run, **_optimum(algorithm, source, memory))
+
+
+def by_size(
+    lab: Lab, figure: str, family: Family, memory_share: float = 0.1, sizes: Sequence[float] = SIZE_SHARES
+) -> Iterator[Point]:
+    """Service rate over the size of R; memory is a share of the largest R and stays the same."""
+    memory = lab.memory(family.source(lab), memory_share)
+    for size in sizes:
+        source = family.source(lab, size)
+        for algorithm in family.algorithms:
+            run = lab.measure(algorithm, source, memory)
+            yield from lab.rates(figure, algorithm, source.rows, run, **_optimum(algorithm, source, memory))
+
+
+def by_skew(
+    lab: Lab, figure: str, family: Family, memory_share: float = 0.1, skews: Sequence[float] = SKEWS
+) -> Iterator[Point]:
+    """Service rate over the exponent of the stream's Zipf law."""
+    for skew in skews:
+        source = family.source(lab, skew=skew)
+        memory = lab.memory(source, memory_share)
+        for algorithm in family.algorithms:
+            run = lab.measure(algorithm, source, memory)
+            yield from lab.rates(figure, algorithm, skew, run, **_optimum(algorithm, source, memory))
+
+
+def optimum_ratio(keys: KeyClasses, memory: float) -> float:
+    """W* over MESHJOIN's tuples in an R-cycle, with the papers' bytes; infinite where all of R fits."""
+    # A class of keys counts like one key: W* is where the sum of the smaller of both costs is the memory.
+    best = optimal_tuples_per_cycle(keys.count * keys.p, keys.count * keys.m, MASTER_ROW_BYTES, WAITING_BYTES, memory)
+    return best / (memory / WAITING_BYTES)
+
+
+def _optimum(algorithm: str, source: Synthetic, memory: int) -> dict[str, float | None]:
+    """W* beside the operators whose cache is measured by it; None where all of R fits."""
+    if algorithm not in ("ssbj", "ssj"):
+        return {}
+    ratio = optimum_ratio(source.classes(), memory)
+    return {"w_star_over_meshjoin": None if ratio == float("inf") else ratio}
+
+
+def optimum_reason(points: Sequence[Point]) -> str:
+    """Why no cache reaches the claimed factor: W* of the settings that were run."""
+    found = {
+        point.x: point.settings["w_star_over_meshjoin"]
+        for point in points
+        if point.settings.get("w_star_over_meshjoin") is not None
+    }
+    if not found:
+        return ""
+    low, high = min(found.values()), max(found.values())
+    text = f"{low:.1f}" if high - low < 0.05 else f"{low:.1f} to {high:.1f}"
+    return W_STAR.format(ratio=text, place=" along this axis" if high - low >= 0.05 else "")

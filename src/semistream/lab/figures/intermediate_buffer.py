@@ -1,0 +1,62 @@
+"""How large should P-CACHEJOIN's intermediate buffer be? opcachejoin2020."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from semistream.lab.figure import Axis, Figure, Point, Verdict
+from semistream.lab.figures.family import PC, RATE
+from semistream.lab.laboratory import Lab
+from semistream.lab.verdicts import FLAT, Check, Curves, judge
+
+#: of 100 MB for R of 2 million tuples: 0.5 to 16 MB, and a disk buffer of 850 records
+SHARES = (0.005, 0.02, 0.16)
+_MEMORY = 100 / 240
+_BUFFER_RECORDS = 850
+_PAGE_BYTES = 128
+_BEST = 2.0
+
+
+def _figure_3(lab: Lab) -> Iterator[Point]:
+    source = PC.source(lab)
+    memory = lab.memory(source, _MEMORY)
+    for share in SHARES:
+        options = {"intermediate_bytes": int(share * memory), "buffer_bytes": _BUFFER_RECORDS * _PAGE_BYTES}
+        run = lab.measure("pcachejoin", source, memory, options=options)
+        yield from lab.rates("opcachejoin-3", "pcachejoin", 100 * share, run)
+
+
+def judge_3(points: Sequence[Point]) -> Verdict:
+    def checks(curves: Curves) -> list[Check]:
+        curve = curves.series.get("pcachejoin", {})
+        if _BEST not in curve:
+            return []
+        best = max(curve, key=lambda x: curve[x])
+        text = f"best at {best:g} % of memory; " + ", ".join(
+            f"{rate / curve[_BEST]:.3f} at {x:g} %" for x, rate in curve.items()
+        )
+        return [
+            Check("2 % of memory is best", curve[_BEST] >= (1 - FLAT) * curve[best], text),
+            Check("more than that is worse", curve[max(curve)] < (1 - FLAT) * curve[_BEST], text),
+        ]
+
+    return judge(
+        points,
+        checks,
+        "Tuples are handed over in chunks here, and the disk phase takes them out at once; what I_B takes from H_S "
+        "is a few percent of it.",
+    )
+
+
+FIGURES = (
+    Figure(
+        "opcachejoin-3",
+        "Service rate of P-CACHEJOIN against the intermediate buffer",
+        Axis("intermediate buffer I_B", "% of memory", log=True),
+        RATE,
+        "The rate is best with an intermediate buffer of 2 MB of 100 MB of memory, and falls when it is larger (disk "
+        "buffer of 850 records).",
+        _figure_3,
+        judge_3,
+    ),
+)

@@ -1,0 +1,174 @@
+"""How much memory does an arrival rate, or a size of R, take? ssbj2019.
+
+An operator takes its memory as given, so the question is turned round: its service rate is measured over a ladder of
+budgets, and the memory for a rate is read off between the rungs, both on logarithmic scales.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from semistream.lab.figure import Axis, Figure, Point, Verdict, Way
+from semistream.lab.figures.family import SSBJ, optimum_reason
+from semistream.lab.laboratory import WAYS, Lab
+from semistream.lab.measure.runs import Estimate
+from semistream.lab.sources import Synthetic
+from semistream.lab.verdicts import Check, Curves, factor, judge, rises
+
+#: Shares of R. MESHJOIN's rate follows the share whatever R is, and SSBJ reaches a rate with a smaller one, so its
+#: ladder lies lower: all of them together reach some common rates.
+Shares = Mapping[str, Sequence[float]]
+#: R of 20 million tuples in figure 4a; 20 to 80 million in 4b, of which the largest here is the R of figure 5a
+_SIZE = 0.2
+_SIZES: Mapping[float, Shares] = {
+    _SIZE: {"ssbj": (0.02, 0.06, 0.2), "meshjoin": (0.06, 0.2, 0.4)},
+    0.4: {"ssbj": (0.02, 0.1), "meshjoin": (0.06, 0.3)},
+    1.0: {"ssbj": (0.01, 0.03, 0.1), "meshjoin": (0.03, 0.1, 0.3)},
+}
+_RATES = 4
+_MB = 1e6
+
+Ladder = dict[Way, dict[str, list[tuple[float, float]]]]
+
+
+def _ladder(lab: Lab, source: Synthetic, shares: Shares) -> Ladder:
+    """(memory, rate) of both algorithms, by way."""
+    found: Ladder = {way: {name: [] for name in shares} for way in WAYS}
+    for algorithm, rungs in shares.items():
+        for share in rungs:
+            memory = lab.memory(source, share)
+            run = lab.measure(algorithm, source, memory)
+            if run is not None:
+                for way in WAYS:
+                    found[way][algorithm].append((memory, run.rate(way).mean))
+    return found
+
+
+def memory_for(rungs: Sequence[tuple[float, float]], rate: float) -> float | None:
+    """The least memory that serves this rate; None where the ladder does not reach so far."""
+    if len(rungs) < 2:
+        return None
+    memory, rates = np.array(sorted(rungs)).T
+    # More memory never hurts: where noise says so, the rate of the smaller budget stands.
+    rates = np.maximum.accumulate(rates)
+    if not rates[0] <= rate <= rates[-1]:
+        return None
+    return float(np.exp(np.interp(np.log(rate), np.log(rates), np.log(memory))))
+
+
+def _common(ladders: Sequence[dict[str, list[tuple[float, float]]]]) -> tuple[float, float] | None:
+    """Rates that every algorithm reaches somewhere on every ladder."""
+    curves = [rungs for ladder in ladders for rungs in ladder.values()]
+    if not curves or any(len(rungs) < 2 for rungs in curves):
+        return None
+    low = max(min(rate for _, rate in rungs) for rungs in curves)
+    high = min(max(rate for _, rate in rungs) for rungs in curves)
+    return (low, high) if low < high else None
+
+
+def _figure_4a(lab: Lab) -> Iterator[Point]:
+    source = SSBJ.source(lab, _SIZE)
+    ladder = _ladder(lab, source, _SIZES[_SIZE])
+    for way in WAYS:
+        common = _common([ladder[way]])
+        if common is None:
+            continue
+        for rate in np.geomspace(*common, _RATES):
+            yield from _needed(lab, "ssbj-4a", way, ladder[way], float(rate), x=float(rate), rows=source.rows)
+
+
+def _figure_4b(lab: Lab) -> Iterator[Point]:
+    ladders = {
+        source.rows: _ladder(lab, source, shares)
+        for source, shares in ((SSBJ.source(lab, size), shares) for size, shares in _SIZES.items())
+    }
+    for way in WAYS:
+        common = _common([ladder[way] for ladder in ladders.values()])
+        if common is None:
+            continue
+        rate = float(np.sqrt(common[0] * common[1]))
+        for rows, ladder in ladders.items():
+            yield from _needed(lab, "ssbj-4b", way, ladder[way], rate, x=rows, rows=rows)
+
+
+def _needed(
+    lab: Lab,
+    figure: str,
+    way: Way,
+    ladder: dict[str, list[tuple[float, float]]],
+    rate: float,
+    *,
+    x: float,
+    rows: int,
+) -> Iterator[Point]:
+    for algorithm, rungs in ladder.items():
+        memory = memory_for(rungs, rate)
+        if memory is not None:
+            size = memory / _MB
+            yield lab.point(figure, way, algorithm, x, Estimate(size, size, size, 1), rate_per_s=rate, rows=rows)
+
+
+_REASON = (
+    "Memory for a rate can differ by no more than W* allows: with 120 and 24 bytes per tuple, and R a fifth of this "
+    "scale's, MESHJOIN needs about four times the memory of the best cache there is, and the tuples that SSBJ serves "
+    "more cost CPU time besides."
+)
+
+
+def judge_4a(points: Sequence[Point]) -> Verdict:
+    def checks(curves: Curves) -> list[Check]:
+        ratios = curves.ratio("meshjoin", "ssbj")
+        lowest = min(ratios, key=lambda x: ratios[x]) if ratios else None
+        return [factor(curves, "meshjoin", "ssbj", lowest, 7.0), _more(curves)]
+
+    return judge(points, checks, optimum_reason(points) or _REASON)
+
+
+def judge_4b(points: Sequence[Point]) -> Verdict:
+    sizes = sorted({point.x for point in points}) or [0.0]
+
+    def checks(curves: Curves) -> list[Check]:
+        return [
+            factor(curves, "meshjoin", "ssbj", sizes[0], 7.0),
+            factor(curves, "meshjoin", "ssbj", sizes[-1], 5.0),
+            rises(curves, "meshjoin", "ssbj", falling=True),
+            _more(curves),
+        ]
+
+    return judge(points, checks, _REASON)
+
+
+def _more(curves: Curves) -> Check:
+    ratios = curves.ratio("meshjoin", "ssbj")
+    return Check(
+        "MESHJOIN needs more memory than SSBJ everywhere",
+        bool(ratios) and all(ratio > 1 for ratio in ratios.values()),
+        "",
+    )
+
+
+_MEMORY = Axis("memory needed", "MB")
+
+FIGURES = (
+    Figure(
+        "ssbj-4a",
+        "Memory against arrival rate: SSBJ and MESHJOIN",
+        Axis("arrival rate", "tuples/s"),
+        _MEMORY,
+        "For any arrival rate MESHJOIN needs about 7 times the memory of SSBJ (R of 20 million tuples, skew 1).",
+        _figure_4a,
+        judge_4a,
+    ),
+    Figure(
+        "ssbj-4b",
+        "Memory against the size of R: SSBJ and MESHJOIN",
+        Axis("size of R", "tuples"),
+        _MEMORY,
+        "For one arrival rate (51,242 tuples per second there; here one that both reach at every size) MESHJOIN needs "
+        "7 times the memory of SSBJ with R of 20 million tuples and 5 times with 80 million (skew 1).",
+        _figure_4b,
+        judge_4b,
+    ),
+)

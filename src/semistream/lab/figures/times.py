@@ -1,0 +1,159 @@
+"""How long does a tuple take, and how long does it wait for its turn? ssj2014 and sscj2013."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from semistream.lab.figure import Axis, Figure, Point, Verdict, Way
+from semistream.lab.figures.family import SIZE_AXIS, SSCJ, SSJ, Family
+from semistream.lab.laboratory import WAYS, Lab
+from semistream.lab.measure.delays import run_delays
+from semistream.lab.measure.opening import open_named
+from semistream.lab.measure.runs import Estimate
+from semistream.lab.measure.steady import batch_rows
+from semistream.lab.sources import Synthetic
+from semistream.lab.verdicts import Check, Curves, judge
+from semistream.lab.workloads.relation import STREAM_SCHEMA, SyntheticStream
+
+#: Sizes of R in proportion, the largest being two fifths of this scale's; memory is a tenth of that.
+_LARGEST = 0.4
+_SIZES = (0.25, 0.5, 1.0)
+_MEMORY = 0.1
+_SLOWEST = "meshjoin"
+
+
+def measured(lab: Lab, algorithm: str, source: Synthetic, memory: int) -> Mapping[str, Any]:
+    """Processing and waiting times of an algorithm, made or remembered; arrival rates are parts of MESHJOIN's best."""
+    rates: dict[str, list[float]] | None = None
+    if algorithm != _SLOWEST:
+        slowest = measured(lab, _SLOWEST, source, memory)
+        rates = {way: [found["rate_per_s"] for found in slowest["waiting"][way]] for way in WAYS}
+    batch = max(batch_rows(memory) // 4, 100)
+    settings = {
+        "run": "delays",
+        "algorithm": algorithm,
+        "source": source.describe(),
+        "memory": memory,
+        "batch": batch,
+        "direct": lab.direct,
+    }
+
+    def make() -> Mapping[str, Any]:
+        lab.say(f"{algorithm}, times, R = {source.rows:,}, M = {memory:,}")
+        with open_named(
+            algorithm,
+            master=lab.master(source),
+            on=source.on,
+            memory=memory,
+            stream_schema=STREAM_SCHEMA,
+            direct=lab.direct,
+        ) as join:
+            stream = SyntheticStream(source.rows, source.skew, source.seed)
+            return run_delays(join, stream, batch, lab.profiles, WAYS, rates)
+
+    return lab.log.once(settings, make)
+
+
+def _processing(lab: Lab, *, figure: str, family: Family) -> Iterator[Point]:
+    memory = lab.memory(family.source(lab, _LARGEST), _MEMORY)
+    for size in _SIZES:
+        source = family.source(lab, _LARGEST * size)
+        for algorithm in family.algorithms:
+            found = measured(lab, algorithm, source, memory)
+            for way in WAYS:
+                yield _point(lab, figure, way, algorithm, source.rows, found["processing"][way], memory)
+
+
+def _waiting(lab: Lab, *, figure: str, family: Family) -> Iterator[Point]:
+    source = family.source(lab, _LARGEST)
+    memory = lab.memory(source, _MEMORY)
+    for algorithm in family.algorithms:
+        found = measured(lab, algorithm, source, memory)
+        for way in WAYS:
+            for one in found["waiting"][way]:
+                yield _point(lab, figure, way, algorithm, one["rate_per_s"], one, memory)
+
+
+def _point(lab: Lab, figure: str, way: Way, algorithm: str, x: float, found: Mapping[str, Any], memory: int) -> Point:
+    estimate = Estimate(found["mean"], found["low"], found["high"], int(found["n"]))
+    return lab.point(
+        figure, way, algorithm, x, estimate, algorithm=algorithm, memory=memory, quantiles=list(found["quantiles"])
+    )
+
+
+def _shorter(curves: Curves, one: str, other: str) -> Check:
+    ratios = curves.ratio(other, one)
+    text = ", ".join(f"{ratio:.1f}" for ratio in ratios.values())
+    return Check(
+        f"{one} shorter than {other} everywhere",
+        bool(ratios) and all(ratio > 1 for ratio in ratios.values()),
+        f"{other} over {one}: {text}",
+    )
+
+
+def judge_times(points: Sequence[Point], family: Family, grows: bool) -> Verdict:
+    """The first algorithm has the shorter times; for processing times, the more so the larger R is."""
+
+    def checks(curves: Curves) -> list[Check]:
+        first, *others = family.algorithms
+        found = [_shorter(curves, first, other) for other in others]
+        for other in others if grows else ():
+            gaps = [curves.series[other][x] - curves.series[first][x] for x in curves.ratio(other, first)]
+            found.append(Check(f"{other} falls further behind as R grows", gaps == sorted(gaps) and len(gaps) > 1, ""))
+        return found
+
+    return judge(
+        points,
+        checks,
+        "Processing time is that of a full table: an operator whose table drains more slowly, or whose every load "
+        "seeks, keeps a tuple longer. Waiting is for the turn of the main loop that is under way, so it grows with "
+        "what a turn takes: an index operator's load costs a seek on the papers' disk.",
+    )
+
+
+def _figure(name: str, family: Family, processing: bool, claim: str) -> Figure:
+    run: Callable[[Lab], Iterator[Point]] = partial(_processing if processing else _waiting, figure=name, family=family)
+    listed = ", ".join(algorithm for algorithm in family.algorithms)
+    return Figure(
+        name,
+        f"{'Processing' if processing else 'Waiting'} time of a tuple: {listed}",
+        SIZE_AXIS if processing else Axis("arrival rate", "tuples/s"),
+        Axis("processing time" if processing else "waiting time", "s", log=True),
+        claim,
+        run,
+        partial(judge_times, family=family, grows=processing),
+        kind="box",
+    )
+
+
+FIGURES = (
+    _figure(
+        "ssj-7a",
+        SSJ,
+        True,
+        "A tuple spends much less time in SSJ than in MESHJOIN, from being loaded to being matched, the more so the "
+        "larger R is: a large part of the stream is answered by the cache at once.",
+    ),
+    _figure(
+        "ssj-7b",
+        SSJ,
+        False,
+        "A tuple waits for much less time in front of SSJ than in front of MESHJOIN, at every arrival rate.",
+    ),
+    _figure(
+        "sscj-5a",
+        SSCJ,
+        True,
+        "A tuple spends much less time in SSCJ (here: cachejoin) than in HYBRIDJOIN, R-MESHJOIN and MESHJOIN, the "
+        "more so the larger R is.",
+    ),
+    _figure(
+        "sscj-5b",
+        SSCJ,
+        False,
+        "A tuple waits for much less time in front of SSCJ (here: cachejoin) than in front of HYBRIDJOIN, R-MESHJOIN "
+        "and MESHJOIN.",
+    ),
+)

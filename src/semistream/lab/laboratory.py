@@ -1,0 +1,257 @@
+"""What every experiment is given: scale, seed, data, unit costs, and runs that are remembered.
+
+One real run of an operator, with reads past the page cache, gives three answers: its counts priced with the papers'
+unit costs, its counts priced with this machine's, and its wall time. Runs are kept in the out folder.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+from semistream.algorithms.registry import resolve
+from semistream.cost.clock import pricing_of
+from semistream.cost.profile import CostProfile, paper_profile
+from semistream.cost.situation import Situation
+from semistream.errors import BudgetError, ConfigError, StoreError
+from semistream.lab.calibrate.calibrate import calibrate
+from semistream.lab.figure import Point, Way
+from semistream.lab.forms import path_of
+from semistream.lab.measure.opening import open_named
+from semistream.lab.measure.runs import Estimate, RunLog
+from semistream.lab.measure.steady import Run, batch_rows, run_steady
+from semistream.lab.sources import Source, Synthetic
+from semistream.lab.workloads.relation import MASTER_ROW_BYTES
+from semistream.master.base import Master
+from semistream.master.open import open_master
+from semistream.spec import JoinSpec
+
+WAYS: tuple[Way, ...] = ("papers", "machine", "wall")
+PROFILE_FILE = "profile.json"
+#: enough for a few rounds of a calibration; `--profile` brings a full one
+_CALIBRATION_S = 10.0
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large an experiment is: tuples of the papers' R of 100 million."""
+
+    name: str
+    rows: int
+
+
+SCALES = {
+    "small": Scale("small", 1_000_000),
+    "medium": Scale("medium", 10_000_000),
+    "paper": Scale("paper", 100_000_000),
+}
+
+
+def scale_named(name: str) -> Scale:
+    if name not in SCALES:
+        raise ConfigError(f"scale {name!r} is not known; allowed are {', '.join(SCALES)}")
+    return SCALES[name]
+
+
+class Lab:
+    """The place where figures are measured. All its results are in `out`; data in `data`, `out`/data by default."""
+
+    def __init__(
+        self,
+        out: Path,
+        *,
+        scale: Scale = SCALES["small"],
+        seed: int = 1,
+        profile: CostProfile | None = None,
+        weather_dir: Path | None = None,
+        data: Path | None = None,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        self.out = out
+        self.scale = scale
+        self.seed = seed
+        self.weather_dir = weather_dir
+        self.data = out / "data" if data is None else data
+        self.say = say or (lambda _: None)
+        self.log = RunLog(out / "raw" / "runs.jsonl")
+        self.data.mkdir(parents=True, exist_ok=True)
+        self.profiles: dict[str, CostProfile] = {"papers": paper_profile(), "machine": self._machine(profile)}
+        self._masters: dict[str, Master] = {}
+        self._direct: bool | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the stores that were opened."""
+        for master in self._masters.values():
+            master.close()
+        self._masters.clear()
+
+    def _machine(self, given: CostProfile | None) -> CostProfile:
+        """This machine's unit costs, measured once per out folder: a second run prices as the first did."""
+        path = self.out / PROFILE_FILE
+        if path.exists():
+            kept = CostProfile.load(path)
+            if given is not None and given.to_json() != kept.to_json():
+                raise ConfigError(
+                    f"{path} holds other unit costs than those given; results in {self.out} belong to them. "
+                    "Choose another out folder, or leave the profile out"
+                )
+            return kept
+        if given is None:
+            self.say("calibrating this machine")
+            given = calibrate(
+                folder=self.data, seconds=_CALIBRATION_S, say=lambda what: self.say(f"calibrating: {what}")
+            )
+        given.save(path)
+        return CostProfile.load(path)
+
+    # ---------------------------------------------------------------------------------------------- data
+
+    @property
+    def rows(self) -> int:
+        """R_t of this scale."""
+        return self.scale.rows
+
+    def synthetic(
+        self, rows: int | None = None, skew: float = 1.0, *, repeated: bool = False, order: str = "key"
+    ) -> Synthetic:
+        """The papers' relations with this lab's seed; R of this scale unless said otherwise."""
+        return Synthetic(self.rows if rows is None else rows, skew, self.seed, repeated, order)
+
+    def path(self, source: Source, form: str = "pages") -> Path:
+        """R of a source in one of its forms (`forms.py`); written the first time."""
+        return path_of(source, form, self.data, self.say)
+
+    def master(self, source: Source) -> Master:
+        """The opened store of a source; the lab closes it."""
+        path = self.path(source)
+        if source.store_name not in self._masters:
+            on = source.on if isinstance(source.on, str) else next(iter(source.on.values()))
+            self._masters[source.store_name] = open_master(path, (on,))
+        return self._masters[source.store_name]
+
+    def memory(self, source: Source, share: float) -> int:
+        """A share of R in bytes. Of synthetic data a tuple has 120 bytes, of the others what it takes in the store."""
+        if isinstance(source, Synthetic):
+            return int(source.rows * MASTER_ROW_BYTES * share)
+        master = self.master(source)
+        return int(master.n_rows * master.row_bytes * share)
+
+    @property
+    def direct(self) -> bool:
+        """Whether the file system of the data reads past the page cache."""
+        if self._direct is None:
+            probe = replace(self.synthetic(min(self.rows, 10_000)), repeated=False)
+            master = self.master(probe)
+            try:
+                master.open(list(master.schema.names[1:2]), direct=True).close()
+                self._direct = True
+            except StoreError:
+                self.say("the file system refuses O_DIRECT: wall times are those of buffered reads")
+                self._direct = False
+        return self._direct
+
+    def buffered(self) -> Lab:
+        """The same lab with reads through the page cache, for operators whose single-page reads would take minutes."""
+        other = copy.copy(self)
+        other._direct = False
+        return other
+
+    # ---------------------------------------------------------------------------------------------- runs
+
+    def measure(
+        self,
+        algorithm: str,
+        source: Source,
+        memory: int,
+        *,
+        options: Mapping[str, float] | None = None,
+        turns: int | None = None,
+    ) -> Run | None:
+        """A steady run with a saturated stream, made or remembered; None where the operator refuses the budget."""
+        chosen = resolve(algorithm)
+        name, batch = chosen.name, batch_rows(memory)
+        settings: dict[str, Any] = {
+            "run": "steady",
+            "algorithm": name,
+            "source": source.describe(),
+            "memory": memory,
+            "options": dict(options or {}),
+            "batch": batch,
+            "turns": turns,
+            "direct": self.direct,
+        }
+
+        def make(**schedule: Any) -> Mapping[str, Any]:
+            self.say(f"{name}, R = {source.rows:,}, M = {memory:,}")
+            try:
+                with open_named(
+                    name,
+                    master=self.master(source),
+                    on=source.on,
+                    memory=memory,
+                    stream_schema=source.stream_schema(self.data),
+                    direct=self.direct,
+                    **settings["options"],
+                    **schedule,
+                ) as join:
+                    return run_steady(join, source.stream(batch, self.data), batch, turns)
+            except BudgetError as error:
+                return {"refused": str(error)}
+
+        timed = self.log.once(settings, make)
+        if "refused" in timed:
+            return None
+        counted = timed
+        if pricing_of(chosen).threads > 1:
+            # Threads meet differently every time: what is counted, and priced, is a run with its phases in step.
+            counted = self.log.once({**settings, "in_step": True}, partial(make, in_step=True))
+        return Run(name, settings, counted, timed, self.profiles)
+
+    def situation(self, source: Source, memory: int) -> Situation:
+        """The same for the formulas, which say what a run will do before there is one."""
+        on = source.on if isinstance(source.on, str) else dict(source.on)
+        return Situation.of(
+            self.master(source),
+            JoinSpec.make(on),
+            source.stream_schema(self.data),
+            memory,
+            source.classes(),
+            direct=self.direct,
+            batch=batch_rows(memory),
+        )
+
+    # -------------------------------------------------------------------------------------------- points
+
+    def rates(self, figure: str, series: str, x: float, run: Run | None, **settings: Any) -> Iterator[Point]:
+        """The service rate of a run by all three clocks; nothing where the budget was refused."""
+        if run is not None:
+            for way in WAYS:
+                yield self.point(figure, way, series, x, run.rate(way), run, **settings)
+
+    def point(
+        self,
+        figure: str,
+        way: Way,
+        series: str,
+        x: float,
+        y: Estimate,
+        run: Run | None = None,
+        **settings: Any,
+    ) -> Point:
+        """A point with what its run was, so that it can be read alone."""
+        known: dict[str, Any] = {"scale": self.scale.name, "seed": self.seed}
+        if run is not None:
+            known |= {name: run.settings[name] for name in ("algorithm", "source", "memory", "options", "direct")}
+            known |= {"d": run.symbols["d"], "h_R": run.symbols["h_R"], "h_S": run.symbols["h_S"]}
+            known |= {"hit_share": run.hit_share().mean, "steady": bool(run.result["steady"])}
+        return Point(figure, way, series, x, y.mean, y.low, y.high, y.n, {**known, **settings})

@@ -1,0 +1,233 @@
+"""One real run of an operator: warmed up until it is steady, then measured in turns.
+
+How long to warm up is decided by counts, never by a clock, so that a run with the same seed has the same counts
+everywhere: blocks of the stream are pushed until neither the share of cache hits nor the number of waiting tuples nor
+that of turns of the main loop per tuple changes any more. A block is an R-cycle for operators that scan; for the others
+it is one and a half fillings of H_S, since in a full table a tuple waits while two fillings come and go.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+
+from semistream.algorithms.registry import resolve
+from semistream.cost.clock import CostClock, counted, row_bytes
+from semistream.cost.profile import CostProfile
+from semistream.engine.join import SemiStreamJoin
+from semistream.lab.figure import Way
+from semistream.lab.measure.runs import Estimate
+from semistream.lab.workloads.relation import WAITING_BYTES
+
+#: Steady: hits change by no more than this share of the stream from one round of blocks to the next, and waiting tuples
+#: and turns per tuple by no more than this part of themselves.
+_HITS_CHANGE, _OTHER_CHANGE = 0.01, 0.05
+_FILLINGS = 1.5
+_LOADS_PER_TURN = 20
+_MOST_TUPLES_PER_TURN = 1_000_000
+_LEAST_BATCH, _MOST_BATCH = 500, 65_536
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """How many blocks make a round, the fewest and most rounds of warm-up, and how long turns are, in blocks."""
+
+    round_blocks: int
+    least_rounds: int
+    most_rounds: int
+    turns: int = 5
+    turn_blocks: float = 0.25
+
+
+#: A scan may change its cache once per R-cycle, or move keys over three of them: then three cycles are alike, and turns
+#: are some cycles together.
+_SCANS = WarmUp(3, 3, 6, 4, 0.5)
+#: A scan without a cache is steady when H_S has been filled once.
+_FILLS = WarmUp(1, 1, 1)
+_LOOKS_UP = WarmUp(1, 4, 10)
+
+
+def warm_up_of(join: SemiStreamJoin) -> WarmUp:
+    """How an algorithm becomes steady: by how it reads R, and whether it keeps hot keys."""
+    if join.algorithm.access != "scan":
+        return _LOOKS_UP
+    return _FILLS if join.loop.cache is None else _SCANS
+
+
+def batch_rows(memory: int) -> int:
+    """Stream tuples per push: a twentieth of what could wait in the memory."""
+    return max(_LEAST_BATCH, min(memory // WAITING_BYTES // 20, _MOST_BATCH))
+
+
+def run_steady(
+    join: SemiStreamJoin, stream: Iterator[pa.RecordBatch], batch: int, turns: int | None = None
+) -> dict[str, Any]:
+    """Warm up, measure, and say what the operator looked like, as JSON values."""
+    rule = warm_up_of(join)
+    warmed = warm(join, partial(_push_next, join, stream))
+    # Few loads would say little: a turn has enough of them, unless they serve very many tuples each.
+    enough = min(_LOADS_PER_TURN * warmed.loop_tuples, max(join.reader.n_rows / 2, _MOST_TUPLES_PER_TURN))
+    turn_batches = max(round(max(warmed.block_tuples * rule.turn_blocks, enough) / batch), 2)
+    measured = [_turn(join, stream, batch, turn_batches) for _ in range(turns or rule.turns)]
+    division = join.plan.division
+    symbols: dict[str, float] = {
+        "d": float(division.rows),
+        "h_R": float(cached_rows(join)),
+        "h_S": float(join.waiting),
+        "chunk_rows": float(division.chunk_rows),
+        "k": float(getattr(join.plan, "k", 0)),
+    }
+    return {
+        "turns": measured,
+        "symbols": symbols,
+        "row_bytes": row_bytes(join),
+        "peak_bytes": join.memory.peak_bytes,
+        "warm_hits": warmed.hits,
+        "steady": warmed.steady,
+    }
+
+
+@dataclass(frozen=True)
+class Warmed:
+    """After the warm-up: tuples of the last block and of a turn of the main loop, and hits in each round."""
+
+    block_tuples: int
+    loop_tuples: float
+    hits: list[float]
+    #: whether the rounds became steady within their limit
+    steady: bool
+
+
+def warm(join: SemiStreamJoin, step: Callable[[], object], most_seconds: float = math.inf) -> Warmed:
+    """Go on until rounds of blocks are steady; a step pushes a batch. Only who times nothing but rates sets a limit."""
+    rule, until = warm_up_of(join), time.monotonic() + most_seconds
+    hits: list[float] = []
+    others: list[tuple[float, float]] = []
+    tuples, steady = 0, rule.most_rounds == 1
+    for _ in range(rule.most_rounds):
+        before = copy.copy(join.stats)
+        for _ in range(rule.round_blocks):
+            tuples = _block(join, step, hits[-1] if hits else 0.0, until)
+        stats = join.stats
+        seen = max(stats.tuples_in - before.tuples_in, 1)
+        hits.append((stats.cache_hits - before.cache_hits) / seen)
+        others.append((join.waiting, (stats.iterations - before.iterations) / seen))
+        if len(hits) >= max(rule.least_rounds, 2) and abs(hits[-1] - hits[-2]) <= _HITS_CHANGE:
+            pairs = zip(others[-1], others[-2], strict=True)
+            steady = all(abs(now - then) <= _OTHER_CHANGE * max(now, then) for now, then in pairs)
+            if steady:
+                break
+        if time.monotonic() > until:
+            break
+    return Warmed(tuples, 1 / max(others[-1][1], 1e-9), hits, steady)
+
+
+def _block(join: SemiStreamJoin, step: Callable[[], object], hits: float, until: float) -> int:
+    """Push one block, this share of which the cache is likely to answer; its tuples."""
+    stats, pages, rows = join.stats, join.reader.n_pages, join.reader.n_rows
+    first, read = stats.tuples_in, stats.pages_read
+    filling = _FILLINGS * join.waiting / max(1 - hits, 0.1)
+    wanted = max(min(max(filling, 10 * cached_rows(join)), rows), rows // 32)
+    scans = join.algorithm.access == "scan"
+    while time.monotonic() <= until:
+        step()
+        # An operator that came to hold all of R ends its cycles: then tuples decide.
+        if stats.tuples_in - first >= (4 * rows if scans else wanted) or (scans and stats.pages_read - read >= pages):
+            break
+    return stats.tuples_in - first
+
+
+def _turn(join: SemiStreamJoin, stream: Iterator[pa.RecordBatch], batch: int, count: int) -> dict[str, Any]:
+    """One measured turn of `count` batches; they are made before the clock starts."""
+    batches = list(islice(stream, count))
+    before = copy.copy(join.stats)
+    start = time.perf_counter()
+    for part in batches:
+        push(join, part)
+    seconds = time.perf_counter() - start
+    return {"seconds": seconds, "counts": counted(join, before, batch=batch)}
+
+
+def push(join: SemiStreamJoin, batch: pa.RecordBatch) -> None:
+    """Join a batch and let go of the output."""
+    for _ in join.push(batch):
+        pass
+
+
+def _push_next(join: SemiStreamJoin, stream: Iterator[pa.RecordBatch]) -> None:
+    push(join, next(stream))
+
+
+def cached_rows(join: SemiStreamJoin) -> int:
+    """h_R: tuples in the cache."""
+    cache = join.loop.cache
+    return 0 if cache is None else int(cache.rows)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: what `run_steady` found, and how to price it.
+
+    `timed` is the same run but for operators with threads, whose phases went in step while `result` was counted.
+    """
+
+    algorithm: str
+    settings: Mapping[str, Any]
+    result: Mapping[str, Any]
+    timed: Mapping[str, Any]
+    profiles: Mapping[str, CostProfile]
+
+    @property
+    def symbols(self) -> dict[str, float]:
+        """d, h_R, h_S, k as the operator had them."""
+        return dict(self.result["symbols"])
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """Counts of all measured turns together."""
+        total: dict[str, float] = {}
+        for turn in self.result["turns"]:
+            for name, number in turn["counts"].items():
+                total[name] = total.get(name, 0.0) + number
+        return total
+
+    def seconds(self, way: Way) -> list[float]:
+        """Seconds of each turn, by one of the three clocks."""
+        if way == "wall":
+            return [float(turn["seconds"]) for turn in self._turns(way)]
+        clock, algorithm = CostClock(self.profiles[way]), resolve(self.algorithm)
+        direct, width = bool(self.settings["direct"]), float(self.result["row_bytes"])
+        return [
+            clock.price(algorithm, turn["counts"], direct=direct, row_bytes=width).seconds for turn in self._turns(way)
+        ]
+
+    def counted(self, *counters: str, way: Way = "counts") -> list[float]:
+        """How often these things were counted, turn by turn."""
+        return [sum(turn["counts"][name] for name in counters) for turn in self._turns(way)]
+
+    def rate(self, way: Way) -> Estimate:
+        """Stream tuples per second."""
+        return Estimate.ratio(self.counted("tuples_in", way=way), self.seconds(way))
+
+    def loop_cost(self, way: Way) -> Estimate:
+        """c_loop: seconds of one turn of the operator's main loop."""
+        return Estimate.ratio(self.seconds(way), self.counted("iterations", way=way))
+
+    def per_loop(self, *counters: str) -> Estimate:
+        """How often something was counted in one turn of the main loop."""
+        return Estimate.ratio(self.counted(*counters), self.counted("iterations"))
+
+    def hit_share(self) -> Estimate:
+        """Share of the stream that the cache answered."""
+        return Estimate.ratio(self.counted("cache_hits"), self.counted("cache_hits", "cache_misses"))
+
+    def _turns(self, way: Way) -> list[Mapping[str, Any]]:
+        return list((self.timed if way == "wall" else self.result)["turns"])

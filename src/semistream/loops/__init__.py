@@ -1,0 +1,1 @@
+"""The main loops that algorithms share, each with the counts that it predicts."""

@@ -1,0 +1,252 @@
+"""The main loop of joins that finish a tuple with the chunk that brought it: no tuple waits.
+
+    chunk -> cache answers what it can -> finder looks the others up in R -> those without a match come last
+
+INLJ and SWEEPJOIN share this loop and differ in how they look tuples up (`Finder`). `Sweep` is one ordered pass over
+exactly the pages that some tuples need; neighbouring keys share a page:
+
+    tuples -> sort by code -> distinct codes -> page ranges (index) -> groups of pages that fit
+           -> find the rows of every code on them -> pairs
+
+The second half of this file is a sweep as a formula.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from semistream.engine.chunk import Chunk
+from semistream.engine.division import Division
+from semistream.engine.facts import MasterFacts
+from semistream.engine.front import CacheFront
+from semistream.engine.loop import Loop
+from semistream.engine.output import Tuples
+from semistream.engine.workplace import Workplace
+from semistream.loops.pages import PageGroups, mapped_group
+from semistream.master.base import ALIGNMENT, PageBlock
+from semistream.parts.cache import Cache
+from semistream.parts.runs import CodeRuns, RunPairs, TupleRuns
+from semistream.predict.counts import Workload
+from semistream.predict.keys import Floats
+from semistream.predict.sharing import needed_pages, page_runs
+
+Int64s = npt.NDArray[np.int64]
+
+
+class Finder(Protocol):
+    """How tuples that the cache could not answer find their rows."""
+
+    def join(self, chunk: Chunk, ids: Int64s) -> Iterator[pa.RecordBatch]:
+        """Rows of the tuples `ids` of a chunk that have a match."""
+
+
+class LookupLoop(Loop):
+    """Every tuple is finished by the push that brought it."""
+
+    def __init__(self, work: Workplace, finder: Finder, cache: Cache | None = None) -> None:
+        self.work, self.finder = work, finder
+        self.front = CacheFront(cache, work.output, work.scratch, work.stats)
+        self.settle()
+
+    @property
+    def cache(self) -> Cache | None:
+        return self.front.cache
+
+    def consume(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+        work, front = self.work, self.front
+        yield from front.answer(chunk)
+        # A copy: finders use the work arrays.
+        ids = front.misses[: front.missed].copy()
+        yield from self.finder.join(chunk, ids)
+        work.stats.finished += len(ids)
+        if work.spec.how != "inner":
+            lost = ids[~chunk.matched[ids]]
+            yield from work.output.unmatched(work.output.of_chunk(chunk), lost, len(lost))
+
+    def settle(self) -> None:
+        if self.cache is not None:
+            self.work.budget.hold("cache", self.cache.bytes_held)
+            self.work.stats.evicted = self.cache.evictions
+
+
+class NothingLeft:
+    """The finder when all of R is in the cache: what it lacks has no match, and that is an answer too."""
+
+    def __init__(self, work: Workplace) -> None:
+        self._stats = work.stats
+
+    def join(self, chunk: Chunk, ids: Int64s) -> Iterator[pa.RecordBatch]:
+        self._stats.cache_hits += len(ids)
+        self._stats.cache_misses -= len(ids)
+        return iter(())
+
+
+# ------------------------------------------------------------------------------------------------ the sweep
+
+
+@dataclass(frozen=True)
+class Group:
+    """Codes at .. stop - 1 with all their pages in a block, and where their rows are there.
+
+    Not `whole`: one code with more pages than fit, and some of these.
+    """
+
+    runs: CodeRuns
+    at: int
+    stop: int
+    #: valid until the next one is loaded
+    block: PageBlock
+    whole: bool = True
+
+    @property
+    def codes(self) -> Int64s:
+        return self.runs.codes[self.at : self.stop]
+
+    @property
+    def starts(self) -> Int64s:
+        return self.runs.starts[self.at : self.stop]
+
+    @property
+    def ends(self) -> Int64s:
+        return self.runs.ends[self.at : self.stop]
+
+
+class RunSearch:
+    """Loads pages for runs, group after group, and finds their rows there."""
+
+    def __init__(self, work: Workplace, pages: PageGroups) -> None:
+        self._fences, self._ordered = work.reader.fences, work.master.order == "key"
+        self._pages = pages
+        self._listed = np.empty(pages.capacity, dtype=np.int64)
+
+    def group(self, runs: CodeRuns, at: int) -> Group | None:
+        """As many codes from `at` on as have all their pages in one block; None if those of the first do not fit."""
+        count, stop = runs.pages_from(at, self._listed)
+        if stop == at:
+            return None
+        block = self._pages.load(self._listed[:count])
+        if len(block.pages) < count:
+            stop = runs.within(at, stop, int(block.pages[-1]))
+            if stop == at:
+                return None
+        runs.find(at, stop, block, self._fences, self._ordered)
+        return Group(runs, at, stop, block)
+
+    def pieces(self, runs: CodeRuns, at: int) -> Iterator[Group]:
+        """A code with more pages than fit at once, piece after piece; nothing for one without a page."""
+        page, last = max(int(runs.first[at]), 0), int(runs.last[at])
+        while page <= last:
+            stop = min(page + self._pages.capacity, last + 1)
+            block = self._pages.load(np.arange(page, stop, dtype=np.int64))
+            runs.find(at, at + 1, block, self._fences, self._ordered)
+            yield Group(runs, at, at + 1, block, whole=False)
+            page = int(block.pages[-1]) + 1
+
+
+def by_page(first: Int64s) -> tuple[Int64s, Int64s]:
+    """Codes without a page, and the others in the order of their (first) pages.
+
+    In a store in order of frequency the rows of frequent keys come first, so page order is not code order.
+    """
+    order = np.argsort(first, kind="stable")
+    absent = int(np.searchsorted(first[order], 0))
+    return order[:absent], order[absent:]
+
+
+class Sweep:
+    """One ordered pass for tuples with these codes: `refs` name them among `tuples`, for the output."""
+
+    def __init__(self, work: Workplace, pages: PageGroups, codes: Int64s, refs: Int64s, tuples: Tuples) -> None:
+        self._work, self._pages, self._tuples = work, pages, tuples
+        asking = TupleRuns.of(codes, refs)
+        first, last = work.reader.locate(asking.codes)
+        if work.master.order != "key" or not work.reader.n_pages:
+            _, present = by_page(first)
+            asking, first, last = asking.taken(present), first[present], last[present]
+        self._asking, self._runs = asking, CodeRuns(asking.codes, first, last)
+
+    def groups(self) -> Iterator[Group]:
+        """Groups of codes, each with the block that holds their rows."""
+        search, stats, at = RunSearch(self._work, self._pages), self._work.stats, 0
+        while at < len(self._runs):
+            group = search.group(self._runs, at)
+            if group is None:
+                yield from search.pieces(self._runs, at)
+                at += 1
+                continue
+            stats.iterations += 1
+            stats.master_rows_probed += group.stop - at
+            yield group
+            at = group.stop
+
+    def pairs(self, group: Group) -> Iterator[pa.RecordBatch]:
+        """Rows of a group's tuples that have a match in its block."""
+        output, scratch = self._work.output, self._work.scratch
+        rows = output.of_block(group.block)
+        pairs = RunPairs(self._asking, self._runs, group.at, group.stop, output.first_only)
+        while pairs.unfinished:
+            count = pairs.step(scratch.left, scratch.right)
+            yield from output.pairs(self._tuples, rows, scratch.left, scratch.right, count)
+
+    def asked(self, group: Group) -> Int64s:
+        """Tuples that asked for each code of a group."""
+        return self._asking.lengths(group.at, group.stop)
+
+
+# -------------------------------------------------------------------------------------- a sweep as a formula
+
+
+@dataclass(frozen=True)
+class SweepCosts:
+    """One sweep: pages needed, reads, bytes, and groups of pages that were worked off one after another."""
+
+    pages: float
+    reads: float
+    bytes: float
+    groups: float
+
+
+def sweep_costs(r: MasterFacts, division: Division, gap_bytes: int, shares: Floats, tuples: float) -> SweepCosts:
+    """A sweep for that many tuples, which ask for pages with these shares.
+
+    Mapped pages cost no read call; what is counted is runs of neighbours. Direct reads go through the disk buffer, over
+    gaps that are cheaper to read than to jump, as far as the buffer reaches: a gap takes room there as a page does. A
+    direct read begins and ends on whole blocks.
+    """
+    n_pages = max(r.n_pages, 1)
+    pages = max(needed_pages(shares, tuples), min(tuples, 1e-9))
+    if not r.direct:
+        groups = _groups(pages, mapped_group(r, division.buffer), n_pages)
+        return SweepCosts(pages, page_runs(pages, n_pages, 0.0), pages * r.page_rows * r.row_bytes, groups)
+    widest = math.floor(gap_bytes / r.page_bytes)
+    gaps = np.arange(min(widest, max(division.pages - 2, 0)) + 1)
+    density = min(pages / n_pages, 1.0)
+    # The way to the next needed page is geometric, and the buffer may have no room left for a wide gap.
+    merged = density * (1.0 - density) ** gaps * (1.0 - gaps / max(division.pages - 1, 1))
+    over = float((gaps * merged).sum())
+    groups = max(pages * (1.0 + over) / division.pages, min(pages, 1.0))
+    # A group may also end in the middle of a run.
+    joined = float(merged.sum())
+    runs = pages * (1.0 - joined) + groups * joined / 2
+    reads = min(max(runs, groups, min(pages, 1.0)), pages)
+    return SweepCosts(pages, reads, pages * (1.0 + over) * r.page_bytes + reads * ALIGNMENT, groups)
+
+
+def _groups(pages: float, group: float, n_pages: int) -> float:
+    """Groups of that many pages on average: whole ones, of needed pages whose number varies from sweep to sweep."""
+    empty = max(1.0 - pages / n_pages, 1e-12)
+    spread = math.sqrt(max(n_pages * (empty - (1.0 - math.log(empty)) * empty**2), 1e-12))
+    more = (math.erfc((full * group + 0.5 - pages) / (spread * math.sqrt(2.0))) / 2 for full in range(1, 64))
+    return min(pages, 1.0) + (sum(more) if pages < 32 * group else pages / group - 0.5)
+
+
+def chunk_tuples(workload: Workload, division: Division) -> float:
+    """Tuples per chunk on average: a batch is cut into chunks, the last one short."""
+    return workload.batch / -(-workload.batch // division.chunk_rows)

@@ -1,1 +1,0 @@
-"""One algorithm per file; `registry` names them all."""

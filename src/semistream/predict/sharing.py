@@ -1,0 +1,93 @@
+"""How loads are shared by tuples that wait, and how many pages some tuples need."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from semistream.predict.keys import Floats, KeyClasses
+
+#: ranks whose place among the page groups is drawn one by one; the others spread evenly
+_PLACED_KEYS = 1 << 18
+_PLACING_SEED = 20_140_209
+
+
+def group_shares(keys: KeyClasses, groups: int, contiguous: bool) -> Floats:
+    """Share of the stream that asks for each group of pages.
+
+    In key order hot keys stand anywhere: the most frequent ones are placed by a fixed draw, the long tail evenly. In
+    order of frequency (`contiguous`) the groups are consecutive ranks.
+    """
+    mass = keys.count * keys.p
+    if contiguous:
+        rows = keys.count * np.maximum(keys.m, 1e-9)
+        edges = np.linspace(0.0, float(rows.sum()), groups + 1)
+        upto = np.interp(edges, np.concatenate(([0.0], np.cumsum(rows))), np.concatenate(([0.0], np.cumsum(mass))))
+        return np.diff(upto)
+    number = np.maximum(np.rint(keys.count), 1).astype(np.int64)
+    upto = np.cumsum(number)
+    placed = int(np.searchsorted(upto, _PLACED_KEYS, side="right"))
+    random = np.random.default_rng(_PLACING_SEED)
+    weights = np.repeat(mass[:placed] / number[:placed], number[:placed])
+    if placed == len(number):
+        # All keys have a place of their own, so groups are equally large.
+        where = random.permutation(len(weights)) * groups // max(len(weights), 1)
+    else:
+        where = random.integers(0, groups, len(weights))
+    return np.asarray(np.bincount(where, weights, minlength=groups) + float(mass[placed:].sum()) / groups)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """How loads are shared: loads per waiting tuple, and how long (in such tuples) one waits at most."""
+
+    loads: float
+    longest: float
+    #: tuples of each load on average, and waiting on average
+    w_S: float
+    waiting: float
+
+
+def oldest_first(shares: Floats, h_S: float, absent: float = 0.0) -> Shared:
+    """HYBRIDJOIN's disk phase: the oldest tuple picks the load, and all that wait for the same group leave with it.
+
+    A group asked for with probability P is loaded when its first tuple has become the oldest, L tuples after it
+    came; then 1/P tuples pass until the next one. So it is loaded P / (1 + P·L) times per tuple, each time for 1 + P·L
+    tuples. L is where those that wait, P·L·(1 + P·L/2) / (1 + P·L) a group, fill H_S. Where H_S is small every load
+    serves one tuple; where it is large, twice h_S over the number of groups: twice MESHJOIN's, for a tuple waits
+    half as long.
+
+    Tuples of absent keys stay until they are the oldest, L.
+    """
+    P = shares[shares > 0]
+    low, high = 0.0, 4.0 * h_S * max(len(P), 1) + 16
+    for _ in range(60):
+        L = (low + high) / 2
+        x = P * L
+        waiting = float((x * (1 + x / 2) / (1 + x)).sum()) * (1 - absent) + absent * L
+        w_S = 1.0 / max(float((P / (1 + x)).sum()), 1e-12)
+        # H_S is full when a load begins and has room for w_S when it is done.
+        if waiting + w_S / 2 > h_S:
+            high = L
+        else:
+            low = L
+    loads = min(float((P / (1 + P * low)).sum()), 1.0)
+    return Shared(loads, low, 1.0 / loads if loads else math.inf, waiting)
+
+
+def needed_pages(shares: Floats, tuples: float) -> float:
+    """Number of different pages that `tuples` tuples need."""
+    return float(-np.expm1(-shares * tuples).sum())
+
+
+def page_runs(pages: float, n_pages: float, gap_pages: float) -> float:
+    """Reads for `pages` of the pages of R when neighbours up to `gap_pages` apart come in one read.
+
+    With needed pages spread at random the way to the next one is geometric.
+    """
+    if pages <= 1 or n_pages <= 1:
+        return min(pages, 1.0) if pages <= 1 else 1.0
+    density = min(pages / n_pages, 1.0)
+    return max(pages * math.pow(1.0 - density, 1.0 + gap_pages), 1.0)

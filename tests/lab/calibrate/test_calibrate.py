@@ -1,0 +1,63 @@
+"""Calibration: every unit cost is there, with its interval. How large they are is the machine's business."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from semistream.algorithms.registry import ALGORITHMS
+from semistream.cost.clock import SCATTERED, CostClock, pricing_of
+from semistream.cost.profile import IO_MODES, SYMBOLS, CostProfile
+from semistream.lab.calibrate.calibrate import calibrate
+from semistream.lab.calibrate.unit_costs import interval
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> CostProfile:
+    """Reads, operations and one round of short runs: more would take time and add nothing to look at."""
+    folder = tmp_path_factory.mktemp("calibrate")
+    heard: list[str] = []
+    found = calibrate(folder=folder, seconds=0.0, least=1, say=heard.append)
+    assert heard[:2] == ["reads", "operations"]
+    assert list(folder.iterdir()) == []
+    return found
+
+
+def test_every_unit_cost_is_measured(profile: CostProfile) -> None:
+    assert set(SYMBOLS) <= set(profile.units)
+    own_look_ups = {f"c_L.{name}" for name, each in ALGORITHMS.items() if "c_L" in pricing_of(each).operations}
+    own_output = {f"c_O.{algorithm}" for algorithm in ALGORITHMS}
+    far = {name for name in profile.units if name.startswith("far.")}
+    assert far == {f"far.{symbol}" for symbol in (*SCATTERED, *own_look_ups)}
+    near = {name for name in profile.units if name.startswith("near.")}
+    assert near == {f"near.{symbol}" for symbol in ("c_O", *own_output)}
+    assert {name.partition(".")[2] for name in set(profile.units) - far - near} == {"", *ALGORITHMS}
+    for name, cost in profile.units.items():
+        assert 0.0 <= cost.low <= cost.seconds <= cost.high <= 1.0, name
+    assert set(profile.io) == set(IO_MODES)
+    for mode in ("direct", "buffered"):
+        assert profile.io[mode].bytes_per_s.seconds > 1e6
+
+
+def test_a_look_up_takes_time(profile: CostProfile) -> None:
+    for symbol in ("c_H", "c_H_S", "c_L"):
+        assert profile.units[symbol].seconds + profile.far(symbol) > 0.0, symbol
+    assert profile.machine["yardstick_s"] > 0
+
+
+def test_a_measured_profile_prices_and_is_stored(profile: CostProfile, tmp_path: Path) -> None:
+    counts = {"tuples_in": 1e6, "rows_out": 1e6, "master_rows_probed": 1e6, "reads": 100.0, "bytes_read": 1e8}
+    for algorithm in ALGORITHMS.values():
+        assert CostClock(profile).price(algorithm, counts).seconds > 0
+    assert CostProfile.load(profile.save(tmp_path / "p.json")) == profile
+
+
+def test_intervals_hold_the_median() -> None:
+    values = np.random.default_rng(3).lognormal(0, 0.5, 200)
+    cost = interval(values)
+    assert cost.low < cost.seconds < cost.high
+    assert cost.seconds == pytest.approx(np.median(values))
+    assert cost.high - cost.low < 0.4
+    assert interval(np.array([-1.0, -1.0, -1.0])).seconds == 0.0

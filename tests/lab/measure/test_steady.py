@@ -1,0 +1,84 @@
+"""Every algorithm becomes steady by what its run shows, one that nobody has thought of too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from semistream import open_join
+from semistream.algorithms.registry import ALGORITHMS
+from semistream.engine.join import SemiStreamJoin
+from semistream.lab.measure.steady import Warmed, batch_rows, cached_rows, run_steady, warm, warm_up_of
+from semistream.lab.workloads.relation import KEY, STREAM_SCHEMA, SyntheticMaster, SyntheticStream
+from semistream.lab.workloads.workload import Reading
+from semistream.master.memory import MemoryMaster
+from semistream.spec import JoinSpec
+
+ROWS, MEMORY = 20_000, 300_000
+BATCH = batch_rows(MEMORY)
+
+
+def _stream() -> Iterator[pa.RecordBatch]:
+    return Reading(SyntheticStream(ROWS)).batches(BATCH)
+
+
+def _warmed(join: SemiStreamJoin, most_seconds: float = 60.0) -> Warmed:
+    stream = _stream()
+
+    def step() -> None:
+        for _ in join.push(next(stream)):
+            pass
+
+    return warm(join, step, most_seconds)
+
+
+@pytest.fixture(scope="module")
+def master() -> pa.Table:
+    return SyntheticMaster(ROWS).table()
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_is_warmed_up_within_its_limits(name: str, master: pa.Table) -> None:
+    with open_join(name, master=master, on=KEY, memory=MEMORY, stream_schema=STREAM_SCHEMA) as join:
+        found, rule = _warmed(join), warm_up_of(join)
+        assert found.steady or len(found.hits) == rule.most_rounds
+        assert found.block_tuples >= ROWS // 32
+        assert join.stats.finished > 0
+        # Rounds are told apart by what happened in them, so hits of a cache that fills must have grown.
+        assert found.hits[-1] > 0.1 or cached_rows(join) == 0
+
+
+def test_a_steady_run_says_what_the_join_looked_like(master: pa.Table) -> None:
+    with open_join("ssbj", master=master, on=KEY, memory=MEMORY, stream_schema=STREAM_SCHEMA) as join:
+        found = run_steady(join, _stream(), BATCH, turns=2)
+        assert found["steady"]
+        assert [turn["counts"]["tuples_in"] > 0 for turn in found["turns"]] == [True, True]
+        symbols = found["symbols"]
+        assert symbols["h_R"] == cached_rows(join) > 0
+        assert symbols["h_S"] == join.waiting > 0
+        assert symbols["k"] == join.plan.k > 1
+        assert symbols["d"] * (symbols["k"] - 1) < ROWS <= symbols["d"] * symbols["k"]
+
+
+def test_a_new_algorithm_is_warmed_up_by_how_it_reads_r(master: pa.Table) -> None:
+    """No table knows its name: a scan without a cache is steady when it is full, all others must show it."""
+    rounds = {}
+    for known in ("meshjoin", "ssbj", "cachejoin"):
+        algorithm = replace(ALGORITHMS[known], name="sixteenth")
+        with SemiStreamJoin(algorithm, MemoryMaster(master, (KEY,)), JoinSpec.make(KEY), MEMORY) as join:
+            join.start(STREAM_SCHEMA)
+            rounds[known] = len(_warmed(join).hits)
+            assert warm_up_of(join).least_rounds <= rounds[known] <= warm_up_of(join).most_rounds
+    assert rounds["meshjoin"] == 1
+    assert rounds["ssbj"] >= 3
+    assert rounds["cachejoin"] >= 4
+
+
+def test_a_limit_of_time_ends_the_warm_up(master: pa.Table) -> None:
+    with open_join("cachejoin", master=master, on=KEY, memory=MEMORY, stream_schema=STREAM_SCHEMA) as join:
+        found = _warmed(join, most_seconds=0.0)
+        assert not found.steady
+        assert len(found.hits) == 1
