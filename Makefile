@@ -7,7 +7,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
-PYTEST_WORKERS ?= 2
+# One more than the cores of a small machine: tests with Spark wait a lot.
+PYTEST_WORKERS ?= 3
 UV_VERSION := 0.13.7
 UV ?= $(VENV)-lock/bin/uv
 

@@ -16,23 +16,27 @@ settings.register_profile(
 )
 settings.load_profile("semistream")
 
-_PROGRAMS = tuple(f"tests/spark/test_{name}" for name in ("cluster", "java", "kills", "trust"))
+#: tests with Spark that start programs of their own, and those that break queries on purpose, which takes longest
+_SPARKS = {
+    "programs": ("cluster", "demo", "executors", "java", "kills", "pipeline"),
+    "trust": ("trust",),
+}
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Give the tests with Spark to two workers of pytest-xdist, first of all, and share out the others one by one.
+    """Give the tests with Spark to three workers of pytest-xdist, first of all, and share out the others one by one.
 
-    Those in a worker share a Spark session; those that start programs of their own, and those that break queries on
-    purpose, which takes longest, are the other worker's.
+    Those of a worker share a Spark session.
     `--dist loadgroup` would do, but pytest-xdist 3.8 writes its groups where pytest 9.2 does not look any more.
     """
     from xdist.scheduler import LoadScopeScheduling
 
-    class TwoSparks(LoadScopeScheduling):
+    class ThreeSparks(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             if not nodeid.startswith("tests/spark/"):
                 return nodeid
-            return "programs" if nodeid.startswith(_PROGRAMS) else "spark"
+            name = nodeid.removeprefix("tests/spark/test_")
+            return next((group for group, names in _SPARKS.items() if name.startswith(names)), "spark")
 
-    return TwoSparks(config, log)
+    return ThreeSparks(config, log)
