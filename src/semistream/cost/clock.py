@@ -126,10 +126,8 @@ def no_prediction(algorithm: Algorithm) -> ConfigError:
 
 def counted(join: SemiStreamJoin, before: JoinStats | None = None, *, batch: int | None = None) -> dict[str, float]:
     """Counts of a join, since `before` if given, with the chunks its tuples came in (pushes of `batch` tuples)."""
-    counts = {}
-    for column in fields(JoinStats):
-        value = getattr(join.stats, column.name)
-        counts[column.name] = float(value - (getattr(before, column.name) if before is not None else 0))
+    since = join.stats if before is None else join.stats - before
+    counts = {each.name: float(getattr(since, each.name)) for each in fields(JoinStats)}
     counts["chunks"] = counts["tuples_in"] * chunks_per_tuple(join.plan.division.chunk_rows, batch)
     r_bytes = join.master.n_rows * join.master.row_bytes
     return {**counts, **deep_counts(join.algorithm, counts, join.budget.total, r_bytes)}

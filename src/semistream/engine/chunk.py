@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,12 @@ class JoinStats:
     iterations: int = 0
     r_cycles: int = 0
     finished: int = 0
+
+    def __add__(self, other: JoinStats) -> JoinStats:
+        return JoinStats(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(JoinStats)))
+
+    def __sub__(self, other: JoinStats) -> JoinStats:
+        return JoinStats(*(getattr(self, each.name) - getattr(other, each.name) for each in fields(JoinStats)))
 
     @property
     def hit_rate(self) -> float:

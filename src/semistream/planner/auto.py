@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -284,7 +284,7 @@ class AutoJoin(JoinLife):
     def _retire(self) -> None:
         if self._join is None:
             return
-        self._earlier = _sum(self._earlier, self._join.stats)
+        self._earlier = self._earlier + self._join.stats
         self._earlier_seconds += self._join.seconds
         self._peak = max(self._peak, self._join.memory.peak_bytes)
         self._join.close()
@@ -328,7 +328,7 @@ class AutoJoin(JoinLife):
         assert chosen is not None
         assert sample is not None
         now = copy.copy(join.stats)
-        window = _difference(now, self._since)
+        window = now - self._since
         seconds = join.seconds - self._since_seconds
         policy = self._policy
         warm = now.tuples_in - window.tuples_in >= _warm_up(chosen, policy)
@@ -441,7 +441,7 @@ class AutoJoin(JoinLife):
     @property
     def stats(self) -> JoinStats:
         """What the join did so far, in counts, whichever operators did it."""
-        return _sum(self._earlier, self._join.stats) if self._join is not None else copy.copy(self._earlier)
+        return self._earlier + self._join.stats if self._join is not None else copy.copy(self._earlier)
 
     @property
     def seconds(self) -> float:
@@ -525,11 +525,3 @@ def _warm_up(candidate: Candidate, policy: Policy) -> float:
 
 def _same(a: Candidate, b: Candidate) -> bool:
     return (a.algorithm, dict(a.options)) == (b.algorithm, dict(b.options))
-
-
-def _sum(a: JoinStats, b: JoinStats) -> JoinStats:
-    return JoinStats(*(getattr(a, column.name) + getattr(b, column.name) for column in fields(JoinStats)))
-
-
-def _difference(a: JoinStats, b: JoinStats) -> JoinStats:
-    return JoinStats(*(getattr(a, column.name) - getattr(b, column.name) for column in fields(JoinStats)))
