@@ -135,6 +135,8 @@ class PhysicalSchema:
         self.kinds = np.array([int(column.kind) for column in self.columns], dtype=np.int64)
         self.widths = np.array([column.width for column in self.columns], dtype=np.int64)
         self.var_columns = [i for i, column in enumerate(self.columns) if column.kind is Kind.VAR]
+        #: the numbers of all columns
+        self.every = np.arange(len(self.columns), dtype=np.int64)
         #: columns of Arrow's null type, which have no buffers
         self.null_columns = frozenset(i for i, column in enumerate(self.columns) if pa.types.is_null(column.physical))
         #: bytes of a row of plain arrays but for its VAR values; bitmaps apart

@@ -52,10 +52,9 @@ class PagedRows:
 
     def __init__(self, physical: PhysicalSchema, source: Paged) -> None:
         self._physical, self._source = physical, source
-        self._every = np.arange(len(physical), dtype=np.int64)
 
     def take(self, ids: Int64s, start: int, count: int, limit: int = INT32_MAX) -> Taken:
-        return take_paged(self._physical, self._source, ids, start, count, columns=self._every, limit=limit)
+        return take_paged(self._physical, self._source, ids, start, count, columns=self._physical.every, limit=limit)
 
 
 class ChunkTuples(PagedRows):

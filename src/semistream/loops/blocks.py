@@ -210,6 +210,7 @@ class BlockLoop(Loop):
         self.list_pages = plan.lists.pages
         self._input = tables.n_lists
         self._groups = PageGroups(work, plan.options.direct)
+        self._listed = np.empty(self._groups.capacity, dtype=np.int64)
         self._by_key = plan.r.order == "key"
         self._codes, self._first, self._last = (np.empty(work.scratch.size, dtype=np.int64) for _ in range(3))
         self.settle()
@@ -359,7 +360,7 @@ class BlockLoop(Loop):
         end = np.minimum(first + self.list_pages, self.work.reader.n_pages)
         last = np.maximum(end - 1, self.area.reach[lists])
         self.policy.before_read(lists)
-        ranges, listed = PageRanges(first, last), np.empty(self._groups.capacity, dtype=np.int64)
+        ranges, listed = PageRanges(first, last), self._listed
         at = 0
         while at < len(lists):
             count, stop = ranges.pages_from(at, listed)
