@@ -79,10 +79,6 @@ class Intake:
             mask=master.coder.mask,
         )
 
-    @property
-    def key_may_be_null(self) -> bool:
-        return any(self.schema.field(at).nullable for at in self.key_at)
-
     def layout(self, header: int, *, counter: bool = False, with_key: bool = False) -> RowLayout:
         """Packed form of a waiting tuple; an exact key is not stored twice unless `with_key` asks for that."""
         aliases: list[int] = []

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
-from semistream.columns.arrow_in import ArrowData
-from semistream.columns.border import check_batch
 from semistream.columns.keys import check_key_types
 from semistream.columns.rows import RowLayout
 from semistream.engine.algorithm import Algorithm
@@ -28,7 +27,7 @@ from semistream.engine.loop import Loop
 from semistream.engine.output import Output, Sides
 from semistream.engine.plan import Plan
 from semistream.engine.snapshot import Snapshot
-from semistream.engine.stream_shape import required_batches
+from semistream.engine.stream_shape import StreamShape
 from semistream.engine.workplace import Workplace
 from semistream.errors import BudgetError, IndexRequiredError, SchemaError, SemiStreamError
 from semistream.master.base import Master, PageReader, require_columns
@@ -147,10 +146,10 @@ class SemiStreamJoin(JoinLife):
 
     def _workplace(self, schema: pa.Schema, output_schema: pa.Schema) -> Workplace:
         division, master, spec = self.plan.division, self.master, self.spec
-        self._hold("index", division.index)
-        self._hold("scratch", division.scratch)
-        self._hold("disk buffer", division.buffer)
-        intake = Intake(schema, spec, master, division.chunk_rows, min(self.budget.total // 8, 2**31 - 1))
+        self.budget.hold("index", division.index)
+        self.budget.hold("scratch", division.scratch)
+        self.budget.hold("disk buffer", division.buffer)
+        intake = Intake(schema, spec, master, division.chunk_rows, self.budget.piece_bytes)
         sides = Sides(
             stream=intake.physical,
             master=self.reader.physical,
@@ -175,9 +174,6 @@ class SemiStreamJoin(JoinLife):
             direct=self.options.direct,
         )
         return self._work
-
-    def _hold(self, component: str, size: int) -> None:
-        self.budget.hold(component, size)
 
     @contextmanager
     def _allocating(self) -> Iterator[None]:
@@ -205,27 +201,13 @@ class SemiStreamJoin(JoinLife):
 
     # -------------------------------------------------------------------------------------- the stream
 
-    def push(self, batch: ArrowData) -> Iterator[pa.RecordBatch]:
-        """Join a batch, or all rows of other Arrow data; tuples that must wait for the disk come out of a later call.
-
-        Nothing is taken if a part of it is refused.
-        """
-        with self._turn:
-            self._require_idle()
-            batches = required_batches(batch)
-            for each in batches:
-                check_batch(each, "this batch of the stream")
-            if self._loop is None:
-                self.start(batches[0].schema)
-            shape = self._work.intake.shape
-            return self._take_on("push", self._push_all([shape.fitted(each) for each in batches]))
-
-    def _push_all(self, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield from self._push(batch)
+    def _shape_for(self, schema: pa.Schema) -> StreamShape:
+        if self._loop is None:
+            self.start(schema)
+        return self._work.intake.shape
 
     def advance(self, steps: int = 1) -> Iterator[pa.RecordBatch]:
-        """Work on what waits when no tuple arrives: so many turns of the main loop, fewer if nobody waits any more."""
+        """Work on what waits when no tuple arrives: `steps` turns of the main loop, fewer if nobody waits."""
         with self._turn:
             self._require_idle()
             return self._take_on("advance", iter(()) if self._loop is None else self._turns(self._loop, steps))
@@ -253,11 +235,11 @@ class SemiStreamJoin(JoinLife):
                 break
             yield from loop.advance()
 
-    def _push(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def _push(self, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         intake, loop = self._work.intake, self.loop
         loop.begin_batch()
         try:
-            for part in intake.parts(batch):
+            for part in chain.from_iterable(map(intake.parts, batches)):
                 self.stats.tuples_in += part.num_rows
                 tuples = intake.encoded(part)
                 if tuples.valid is not None:

@@ -19,6 +19,8 @@ from typing import Self
 import pyarrow as pa
 
 from semistream.columns.arrow_in import ArrowData, kind_of, record_batches
+from semistream.columns.border import check_batch
+from semistream.engine.stream_shape import StreamShape, required_batches
 from semistream.errors import ConfigError, SemiStreamError
 
 Batches = Generator[pa.RecordBatch, None, None]
@@ -61,9 +63,26 @@ class JoinLife(ABC):
         self._turn = threading.RLock()
         self._working = False
 
-    @abstractmethod
     def push(self, batch: ArrowData) -> Iterator[pa.RecordBatch]:
-        """Join a batch."""
+        """Join a batch, or all rows of other Arrow data; tuples that must wait for the disk come out of a later call.
+
+        Nothing is taken if a part of it is refused.
+        """
+        with self._turn:
+            self._require_idle()
+            batches = required_batches(batch)
+            for each in batches:
+                check_batch(each, "this batch of the stream")
+            shape = self._shape_for(batches[0].schema)
+            return self._take_on("push", self._push([shape.fitted(each) for each in batches]))
+
+    @abstractmethod
+    def _shape_for(self, schema: pa.Schema) -> StreamShape:
+        """What every batch must look like; the first one's schema decides it."""
+
+    @abstractmethod
+    def _push(self, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Join batches that were checked and fit."""
 
     @abstractmethod
     def drain(self) -> Iterator[pa.RecordBatch]:

@@ -98,7 +98,7 @@ class Output:
         self.first_only = sides.exact and not spec.carries_master
         self._marks = spec.how != "inner"
         #: bytes that one side of a piece of rows may take; a single row may take more
-        self.piece_bytes = min(budget.total // 8, INT32_MAX)
+        self.piece_bytes = budget.piece_bytes
 
     def beside(self, stats: JoinStats) -> Output:
         """The same for another thread."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
 from semistream.columns.rows import RowLayout
-from semistream.engine.chunk import JoinStats, Scratch
+from semistream.engine.chunk import Chunk, JoinStats, Scratch
 from semistream.engine.intake import Intake
 from semistream.engine.output import Output
 from semistream.errors import BudgetError
@@ -14,6 +19,8 @@ from semistream.parts.arena import Arena, ArenaShape
 from semistream.parts.budget import Budget
 from semistream.parts.disk_buffer import DiskBuffer
 from semistream.spec import JoinSpec
+
+Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,19 @@ class Workplace:
         self.stats.reads = sum(each.reads for each in used)
         self.stats.pages_read = sum(each.pages_read for each in used)
         self.stats.bytes_read = sum(each.bytes_read for each in used)
+
+    def finish(self, chunk: Chunk, ids: Int64s) -> Iterator[pa.RecordBatch]:
+        """Tuples of a chunk are done: those without a match are output where wanted."""
+        self.stats.finished += len(ids)
+        if self.spec.how == "inner":
+            return iter(())
+        lost = ids[~chunk.matched[ids]]
+        return self.output.unmatched(self.output.of_chunk(chunk), lost, len(lost))
+
+    def finish_all(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+        """R is empty: no tuple has a match."""
+        self.stats.finished += chunk.n_rows
+        return self.output.unmatched(self.output.of_chunk(chunk), self.scratch.every, chunk.n_rows)
 
     def too_small(self) -> BudgetError:
         """The error when not a single tuple finds room."""

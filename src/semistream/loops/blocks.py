@@ -227,7 +227,7 @@ class BlockLoop(Loop):
     def consume(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         policy, every = self.policy, self.work.scratch.every[: chunk.n_rows]
         if self.work.reader.n_pages == 0:
-            yield from self._finish(chunk, every)
+            yield from self.work.finish(chunk, every)
             return
         policy.arriving(chunk.n_rows)
         if chunk.n_rows >= policy.input_tuples and not self.tables.gathered:
@@ -263,7 +263,7 @@ class BlockLoop(Loop):
         asked = Asked(self.work.scratch.every, chunk.codes, first, last, chunk.n_rows)
         resident = self._resident(asked)
         yield from self._pairs(asked, UnitList(asked, resident), self.work.output.of_chunk(chunk), self.pages)
-        yield from self._finish(chunk, np.flatnonzero(resident))
+        yield from self.work.finish(chunk, np.flatnonzero(resident))
         yield from self._wait(chunk, np.flatnonzero(~resident), Places(first // self.list_pages, first, last))
 
     def _look_up_gathered(self) -> Iterator[pa.RecordBatch]:
@@ -318,14 +318,6 @@ class BlockLoop(Loop):
             while pairs.unfinished:
                 filled = pairs.step(scratch.left, scratch.right)
                 yield from work.output.pairs(tuples, rows, scratch.left, scratch.right, filled)
-
-    def _finish(self, chunk: Chunk, ids: Int64s) -> Iterator[pa.RecordBatch]:
-        """Tuples of a chunk are done: those without a match are output where wanted."""
-        work = self.work
-        work.stats.finished += len(ids)
-        if work.spec.how != "inner":
-            lost = ids[~chunk.matched[ids]]
-            yield from work.output.unmatched(work.output.of_chunk(chunk), lost, len(lost))
 
     # -------------------------------------------------------------------------------- the waiting tuples
 

@@ -344,8 +344,7 @@ class IndexLoop(Loop):
     def consume(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         work = self.work
         if work.reader.n_pages == 0:
-            work.stats.finished += chunk.n_rows
-            yield from work.output.unmatched(work.output.of_chunk(chunk), work.scratch.every, chunk.n_rows)
+            yield from work.finish_all(chunk)
             return
         yield from self.front.answer(chunk)
         start, waiting = 0, self.front.missed

@@ -65,10 +65,7 @@ class LookupLoop(Loop):
         # A copy: finders use the work arrays.
         ids = front.misses[: front.missed].copy()
         yield from self.finder.join(chunk, ids)
-        work.stats.finished += len(ids)
-        if work.spec.how != "inner":
-            lost = ids[~chunk.matched[ids]]
-            yield from work.output.unmatched(work.output.of_chunk(chunk), lost, len(lost))
+        yield from work.finish(chunk, ids)
 
     def settle(self) -> None:
         if self.cache is not None:

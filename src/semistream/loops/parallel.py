@@ -98,8 +98,6 @@ class ParallelLoop(Loop):
         self._in_step = in_step
         self._control = threading.Condition()
         self._ready: deque[pa.RecordBatch] = deque()
-        #: output that the cache gave for a tuple of the last chunk
-        self._row_bytes = 0.0
         self._error: BaseException | None = None
         self._running_phase = self._resting = self._abandoned = False
         self._draining = self._stopping = False
@@ -133,8 +131,7 @@ class ParallelLoop(Loop):
     def consume(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         work = self.work
         if work.reader.n_pages == 0:
-            work.stats.finished += chunk.n_rows
-            yield from work.output.unmatched(work.output.of_chunk(chunk), work.scratch.every, chunk.n_rows)
+            yield from work.finish_all(chunk)
             return
         size = 0
         for batch in self.front.answer(chunk):

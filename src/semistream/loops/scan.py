@@ -175,8 +175,7 @@ class ScanLoop(Loop):
     def consume(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         work = self.work
         if self.k == 0:
-            work.stats.finished += chunk.n_rows
-            yield from work.output.unmatched(work.output.of_chunk(chunk), work.scratch.every, chunk.n_rows)
+            yield from work.finish_all(chunk)
             return
         yield from self.front.answer(chunk)
         waiting, ids = self.front.missed, work.scratch.misses

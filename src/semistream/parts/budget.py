@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from semistream.columns.rows import INT32_MAX
 from semistream.errors import BudgetError
 
 
@@ -36,6 +37,11 @@ class Budget:
         self._peak: dict[str, int] = {}
         self._peak_sum = 0
         self._largest_piece = 0
+
+    @property
+    def piece_bytes(self) -> int:
+        """Bytes that one side of a piece of rows may take; a single row may take more."""
+        return min(self.total // 8, INT32_MAX)
 
     @property
     def used(self) -> int:

@@ -19,18 +19,17 @@ from typing import Any
 import pyarrow as pa
 
 from semistream.algorithms.registry import ALGORITHMS
-from semistream.columns.arrow_in import ArrowData
-from semistream.columns.border import check_batch
 from semistream.cost.profile import CostProfile
 from semistream.engine.chunk import JoinStats
 from semistream.engine.join import SemiStreamJoin
 from semistream.engine.lifecycle import JoinLife
 from semistream.engine.snapshot import Snapshot
-from semistream.engine.stream_shape import StreamShape, required_batches
+from semistream.engine.stream_shape import StreamShape
 from semistream.errors import BudgetError, ConfigError, SemiStreamError
 from semistream.master.base import Master, require_columns
 from semistream.parts.arena import beyond_machine, within_machine
 from semistream.parts.budget import MemoryReport
+from semistream.planner.check import other_counts, other_rate, other_skew, warm_up
 from semistream.planner.explain import Explanation, explain
 from semistream.planner.least import least_budget
 from semistream.planner.plan import Candidate, JoinPlan, make_plan
@@ -98,20 +97,11 @@ class AutoJoin(JoinLife):
 
     # ------------------------------------------------------------------------------------- the stream
 
-    def push(self, batch: ArrowData) -> Iterator[pa.RecordBatch]:
-        """Join a batch, or all rows of other Arrow data; tuples that must wait for the disk come out of a later call.
-
-        Nothing is taken if a part of it is refused.
-        """
-        with self._turn:
-            self._require_idle()
-            batches = required_batches(batch)
-            for each in batches:
-                check_batch(each, "this batch of the stream")
-            if self._shape is None:
-                self.start(batches[0].schema)
-            assert self._shape is not None
-            return self._take_on("push", self._push([self._shape.fitted(each) for each in batches]))
+    def _shape_for(self, schema: pa.Schema) -> StreamShape:
+        if self._shape is None:
+            self.start(schema)
+        assert self._shape is not None
+        return self._shape
 
     def _push(self, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         filled = [batch for batch in batches if batch.num_rows] or batches[:1]
@@ -331,13 +321,16 @@ class AutoJoin(JoinLife):
         window = now - self._since
         seconds = join.seconds - self._since_seconds
         policy = self._policy
-        warm = now.tuples_in - window.tuples_in >= _warm_up(chosen, policy)
+        warm = now.tuples_in - window.tuples_in >= warm_up(chosen, policy)
         self._since, self._since_seconds = now, join.seconds
         self._check_gap = min(self._check_gap * policy.check_growth, policy.last_check)
         self._check_at = now.tuples_in + self._check_gap
         # Once measured, an operator is held against what it achieved.
         rate = chosen.rate_per_s * self._achieved.get(chosen.algorithm, 1.0)
-        off = self._skewed() or (self._off(chosen, window, seconds, rate) if warm else None)
+        assert self._plan is not None
+        off = other_skew(sample, self._plan, policy)
+        if off is None and warm:
+            off = other_counts(chosen, window, policy, self._keeps_count) or other_rate(window, seconds, rate, policy)
         if off is None:
             return
         self._check_gap = policy.first_check
@@ -362,34 +355,6 @@ class AutoJoin(JoinLife):
         yield from join.drain()
         self._open(replace(plan, candidates=tuple(corrected)), schema)
         self._check_at = self._check_gap
-
-    def _skewed(self) -> str | None:
-        """Whether the stream is more or less skewed than the plan has it."""
-        assert self._sample is not None
-        assert self._plan is not None
-        policy, keys = self._policy, self._plan.stream.keys
-        if self._sample.seen < policy.sample_says:
-            return None
-        was = keys.p_N(keys.most_frequent(policy.hottest_keys, absent_free=False))
-        now = self._sample.top_share(policy.hottest_keys)
-        if abs(now - was) <= policy.hot_points:
-            return None
-        return f"the {policy.hottest_keys} hottest keys have {now:.0%} of the stream instead of {was:.0%}"
-
-    def _off(self, candidate: Candidate, window: JoinStats, seconds: float, rate: float) -> str | None:
-        """What the plan has wrong, in words; None if nothing."""
-        policy, predicted = self._policy, candidate.prediction.hit_rate
-        if window.cache_hits + window.cache_misses and abs(window.hit_rate - predicted) > policy.hit_points:
-            return f"hit rate {window.hit_rate:.0%} instead of {predicted:.0%}"
-        absent = candidate.situation.workload.keys.absent_share
-        unmatched = window.unmatched / window.finished if window.finished else absent
-        if self._keeps_count and abs(unmatched - absent) > policy.match_points:
-            return f"{unmatched:.0%} without a match instead of {absent:.0%}"
-        if seconds > 0:
-            ratio = window.tuples_in / seconds / rate
-            if not 1 / policy.rate_factor <= ratio <= policy.rate_factor:
-                return f"{ratio:.2g} times the expected service rate"
-        return None
 
     def _part(self, candidate: Candidate) -> float:
         """What to expect of an operator beside its formula; one that never ran is taken to be off as the others are."""
@@ -514,13 +479,6 @@ class AutoJoin(JoinLife):
         finally:
             if self.owns_master:
                 self.master.close()
-
-
-def _warm_up(candidate: Candidate, policy: Policy) -> float:
-    """Tuples until a cache is what the prediction takes it for."""
-    found = candidate.prediction
-    scans = ALGORITHMS[candidate.algorithm].access == "scan"
-    return policy.warm_up(found.symbols.get("h_R", 0.0), found.symbols.get("k", 1.0) * found.w if scans else 0.0)
 
 
 def _same(a: Candidate, b: Candidate) -> bool:
