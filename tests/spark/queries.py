@@ -171,6 +171,14 @@ def _patiently(run: Callable[[], None]) -> None:
                 raise
 
 
+def until(true: Callable[[], bool]) -> bool:
+    """Whether something comes true within a time that is enough for a busy machine."""
+    limit = time.monotonic() + 60
+    while not true() and time.monotonic() < limit:
+        time.sleep(0.1)
+    return true()
+
+
 def refusal(action: Callable[[], object], query: Query | None = None) -> str:
     """What an error of ours says; the test fails if the action succeeds or breaks in another way."""
     text = outcome(action)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark import accumulators
 from pyspark.sql import DataFrame, SparkSession
+from tests.spark.queries import until
 
 import semistream
 from semistream.spark import cleanup, enrich, metrics
@@ -18,13 +17,6 @@ from semistream.spark.records import done_before
 
 ROUNDS = 4
 MEMORY = "2MB"
-
-
-def _until(true: Callable[[], bool]) -> bool:
-    limit = time.monotonic() + 60
-    while not true() and time.monotonic() < limit:
-        time.sleep(0.1)
-    return true()
 
 
 def _sizes() -> dict[str, int]:
@@ -71,18 +63,18 @@ def test_nothing_grows(spark: SparkSession, tmp_path: Path) -> None:
         return list((store / "queries").glob("*/*.json"))
 
     run()
-    assert _until(lambda: not metrics.queries() and not left())
-    assert _until(lambda: not pins()), pins()
+    assert until(lambda: not metrics.queries() and not left())
+    assert until(lambda: not pins()), pins()
     before = _sizes()
     for _ in range(ROUNDS):
         run()
     assert len(set(ids)) == 2 * (ROUNDS + 1)
     assert len(set(caches)) == ROUNDS + 1, "queries made no cache files: the test shows nothing"
-    assert _until(lambda: not left()), left()
-    assert _until(lambda: not pins()), pins()
+    assert until(lambda: not left()), left()
+    assert until(lambda: not pins()), pins()
     # PySpark itself keeps a thread and its socket for every query with a foreachBatch, and one for Java's finalizer.
     allowed = {name: size + (ROUNDS + 1) * (name in ("threads", "files")) for name, size in before.items()}
-    assert _until(lambda: all(now <= allowed[name] for name, now in _sizes().items())), (before, _sizes())
+    assert until(lambda: all(now <= allowed[name] for name, now in _sizes().items())), (before, _sizes())
 
 
 def test_versions_are_kept_for_what_is_not_done(tmp_path: Path) -> None:

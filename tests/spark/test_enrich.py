@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -16,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
+from tests.spark.queries import until
 
 import semistream
 from semistream.algorithms.registry import ALGORITHMS
@@ -135,7 +134,7 @@ def test_ticks_make_progress_when_no_data_arrives(
     sink = spark.read.schema(df.schema)
     try:
         written = (tmp_path / "out" / "_spark_metadata").exists
-        assert _until(lambda: written() and sink.parquet(str(tmp_path / "out")).count() == expected.num_rows)
+        assert until(lambda: written() and sink.parquet(str(tmp_path / "out")).count() == expected.num_rows)
     finally:
         query.stop()
     assert_same_rows(_batch(sink.parquet(str(tmp_path / "out"))), expected)
@@ -272,13 +271,6 @@ class _Listener(StreamingQueryListener):
         pass
 
 
-def _until(true: Callable[[], bool]) -> bool:
-    limit = time.monotonic() + 60
-    while not true() and time.monotonic() < limit:
-        time.sleep(0.1)
-    return true()
-
-
 def test_metrics_reach_listener_and_frame(
     spark: SparkSession, store: Path, files: Path, stream: pa.Table, tmp_path: Path
 ) -> None:
@@ -287,7 +279,7 @@ def test_metrics_reach_listener_and_frame(
     try:
         df = enrich(_reading(spark, files), store, on="k", memory=MEMORY, name="master")
         result, query = _run(df, tmp_path)
-        assert _until(lambda: len(listener.seen) >= 4)
+        assert until(lambda: len(listener.seen) >= 4)
     finally:
         spark.streams.removeListener(listener)
     accounts = [values for values in listener.seen if values]
@@ -310,7 +302,7 @@ def test_a_stopped_query_leaves_only_its_checkpoint(
     semistream.build_pages(relation, store, on="k", page_rows=64)
     local = Path(spark.conf.get("spark.local.dir") or "")
     _, query = _run(enrich(_reading(spark, files), store, on="k", memory="1MB"), tmp_path)
-    assert _until(lambda: not list(local.glob(f"**/semistream/{query.id}")))
+    assert until(lambda: not list(local.glob(f"**/semistream/{query.id}")))
     remove_caches(spark, str(query.id))
 
 
