@@ -70,8 +70,8 @@ _LEAST_PARTITIONS = 16
 _DEADLINE_FILLS = 10
 #: arrival of the oldest tuple, and the place of the partition in memory
 _BYTES_PER_PARTITION = 12
-#: no arrival: restored tuples came before the first one, so any number from here up may be one
-_NOBODY = np.iinfo(np.int64).min
+#: no arrival: it is later than any, and those of restored tuples may be below 0
+_NOBODY = np.iinfo(np.int64).max
 _FREE = -1
 _NO_LISTS = np.empty(0, dtype=np.int64)
 #: utilities are halved after eight stream tuples per page: on average they hold twelve
@@ -141,10 +141,8 @@ class PartitionPolicy:
         return _NO_LISTS
 
     def oldest(self) -> Int64s:
-        occupied = np.flatnonzero(self.oldest_of != _NOBODY)
-        if len(occupied) == 0:
-            return _NO_LISTS
-        return _only(occupied[np.argmin(self.oldest_of[occupied])])
+        longest = self.oldest_of.argmin()
+        return _NO_LISTS if self.oldest_of[longest] == _NOBODY else _only(longest)
 
     def fullest(self) -> Int64s:
         overdue = self.due()
@@ -181,9 +179,9 @@ class PartitionPolicy:
     def keep(self, block: PageBlock, whole: bool) -> None:
         """A run of equal keys may go on behind the partition: its own pages are kept."""
         if self._place >= 0:
-            offsets = block.pages - self._begin
-            own = np.flatnonzero(offsets < self._pages)
-            self._cache.store(block, own, self._place * self._pages + offsets[own])
+            own = block.pages[block.pages < self._begin + self._pages]
+            frames = own + (self._place * self._pages - self._begin)
+            self._cache.store(block, np.arange(len(own), dtype=np.int64), frames)
 
     def after_read(self, lists: Int64s) -> None:
         partition = int(lists[0])

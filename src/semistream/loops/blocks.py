@@ -144,7 +144,7 @@ class BlockTables:
     @property
     def gathered(self) -> int:
         """Tuples in the input buffer; none where there is no such list."""
-        return int(self.area.counts[self.n_lists :].sum())
+        return int(self.area.counts[self.n_lists]) if self.has_input_buffer else 0
 
     @property
     def occupied(self) -> Int64s:
@@ -348,10 +348,18 @@ class BlockLoop(Loop):
     def _read(self, lists: Int64s) -> Iterator[pa.RecordBatch]:
         """Read the pages that the tuples of some lists need, in disk order; these tuples leave."""
         self.settle()
+        self.policy.before_read(lists)
+        if len(lists) == 1:
+            yield from self._read_list(lists)
+        else:
+            yield from self._read_groups(lists)
+        self.policy.after_read(lists)
+
+    def _read_groups(self, lists: Int64s) -> Iterator[pa.RecordBatch]:
+        """At a time as many lists as have all their pages in memory together."""
         first = lists * self.list_pages
         end = np.minimum(first + self.list_pages, self.work.reader.n_pages)
         last = np.maximum(end - 1, self.area.reach[lists])
-        self.policy.before_read(lists)
         ranges, listed = PageRanges(first, last), self._listed
         at = 0
         while at < len(lists):
@@ -363,23 +371,26 @@ class BlockLoop(Loop):
             if stop > at:
                 yield from self._join_lists(lists[at:stop], block, leave=True)
                 self.policy.keep(block, whole=True)
+                self.work.stats.iterations += 1
             else:
                 stop = at + 1
-                yield from self._read_long(lists[at:stop], int(first[at]), int(last[at]))
-            self.work.stats.iterations += 1
+                yield from self._read_list(lists[at:stop])
             at = stop
-        self.policy.after_read(lists)
 
-    def _read_long(self, only: Int64s, first: int, last: int) -> Iterator[pa.RecordBatch]:
-        """More pages than fit at once: the tuples of one list meet them piece after piece."""
-        page = first
+    def _read_list(self, only: Int64s) -> Iterator[pa.RecordBatch]:
+        """One list: if its pages do not fit at once, its tuples meet them piece after piece."""
+        number = int(only[0])
+        first = page = number * self.list_pages
+        end = min(first + self.list_pages, self.work.reader.n_pages)
+        last = max(end - 1, int(self.area.reach[number]))
         while page <= last:
             stop = min(page + self._groups.capacity, last + 1)
             block = self._groups.load(np.arange(page, stop, dtype=np.int64))
             high = int(block.pages[-1])
             yield from self._join_lists(only, block, leave=high == last)
-            self.policy.keep(block, whole=False)
+            self.policy.keep(block, whole=page == first and high == last)
             page = high + 1
+        self.work.stats.iterations += 1
 
     def _join_lists(self, lists: Int64s, block: PageBlock, leave: bool) -> Iterator[pa.RecordBatch]:
         """Join the tuples of some lists with the pages of a block; with `leave` they are done.
