@@ -35,6 +35,15 @@ class Paged(Protocol):
     bit: Int64s
 
 
+#: what kernels take of paged columns, in the order of `kernels.rows.PAGES`
+PageView = tuple[int, Int64s, Int32s, Int64s, Int64s, Int64s, Int64s]
+
+
+def page_view(source: Paged) -> PageView:
+    """Paged columns as one argument of a kernel."""
+    return source.page_rows, source.base, source.kind, source.data, source.valid, source.offs, source.bit
+
+
 class BatchColumns:
     """One record batch as a single page."""
 
@@ -99,10 +108,8 @@ class RowLayout:
         at += int(counter)
         self.slot_bytes = max(header + at, 8)
         self.stored = np.array([i for i in range(count) if i not in aliases], dtype=np.int64)
-        self._stored_kinds = np.ascontiguousarray(self.kinds[self.stored])
-        self._stored_widths = np.ascontiguousarray(self.widths[self.stored])
-        self._stored_cells = np.ascontiguousarray(self.cells[self.stored])
-        self._stored_nulls = np.ascontiguousarray(self.null_bits[self.stored])
+        described = (self.kinds, self.widths, self.cells, self.null_bits)
+        self._stored_cells = (self.stored, *(array[self.stored] for array in described))
 
     @property
     def has_var(self) -> bool:
@@ -116,42 +123,13 @@ class RowLayout:
     def var_bytes(self, source: Paged, ids: Int64s, start: int, count: int) -> Int64s:
         """Bytes of the VAR values of rows `ids[start:start+count]`, in whole cells."""
         sizes = np.empty(count, dtype=np.int64)
-        kernel.var_blocks_needed(
-            ids,
-            start,
-            count,
-            source.page_rows,
-            source.base,
-            source.kind,
-            source.valid,
-            source.offs,
-            source.bit,
-            self.var_columns,
-            sizes,
-        )
+        kernel.var_blocks_needed(ids, start, count, page_view(source), self.var_columns, sizes)
         return sizes
 
     def pack(self, source: Paged, ids: Int64s, start: int, count: int, slots: Int64s) -> None:
         """Write rows `ids[start:start+count]` of paged columns into slots (VAR bytes apart)."""
-        kernel.pack_rows(
-            ids,
-            start,
-            count,
-            slots,
-            self.header,
-            self.nulls_at,
-            source.page_rows,
-            source.base,
-            source.kind,
-            source.data,
-            source.valid,
-            source.bit,
-            self.stored,
-            self._stored_kinds,
-            self._stored_widths,
-            self._stored_cells,
-            self._stored_nulls,
-        )
+        pages = page_view(source)
+        kernel.pack_rows(ids, start, count, slots, pages, self.header, self.nulls_at, self._stored_cells)
 
 
 class _Output:
@@ -248,59 +226,19 @@ def take_paged(
         return max(limit // row_bytes, 1)
     with_valid: npt.NDArray[np.bool_] = np.any(source.valid[:, columns] >= 0, axis=0)
     out = _Output(physical, count, with_valid)
+    pages = page_view(source)
     totals = {
-        i: int(
-            kernel.var_offsets_paged(
-                ids,
-                start,
-                count,
-                source.page_rows,
-                source.base,
-                source.kind,
-                source.valid,
-                source.offs,
-                source.bit,
-                int(columns[i]),
-                int(out.data[i]),
-            )
-        )
+        i: int(kernel.var_offsets_paged(ids, start, count, pages, int(columns[i]), int(out.data[i])))
         for i in physical.var_columns
     }
     if totals:
         fitting = _fitting(out, totals, row_bytes, limit)
         if fitting < count:
             return fitting
-    kernel.gather_paged(
-        ids,
-        start,
-        count,
-        source.page_rows,
-        source.base,
-        source.kind,
-        source.data,
-        source.valid,
-        source.bit,
-        columns,
-        physical.kinds,
-        physical.widths,
-        out.data,
-        out.valid,
-    )
+    kernel.gather_paged(ids, start, count, pages, columns, physical.kinds, physical.widths, out.data, out.valid)
     for i, total in totals.items():
         out.var[i] = pa.allocate_buffer(total)
-        kernel.var_copy_paged(
-            ids,
-            start,
-            count,
-            source.page_rows,
-            source.base,
-            source.kind,
-            source.data,
-            source.offs,
-            int(columns[i]),
-            int(out.data[i]),
-            out.var[i].address,
-        )
+        kernel.var_copy_paged(ids, start, count, pages, int(columns[i]), int(out.data[i]), out.var[i].address)
     return out.arrays()
 
 

@@ -27,7 +27,7 @@ from semistream.kernels.raw import (
     store_i32,
     store_i64,
 )
-from semistream.kernels.rows import BLOCK_ROOM, NIL
+from semistream.kernels.rows import BLOCK_ROOM, NIL, PAGES
 
 A_BASE, A_SHIFT, A_EXTENT, A_FREE, A_TOTAL = range(5)
 (
@@ -46,6 +46,8 @@ A_BASE, A_SHIFT, A_EXTENT, A_FREE, A_TOTAL = range(5)
 ) = range(12)
 POOL_WORDS = 12
 EXTENT_HEADER = 8
+#: how kernels are given a pool from which they take slots: the states of arena, free extents and pool
+POOL = "Tuple((int64[::1], int32[::1], int64[::1]))"
 
 
 @njit(nogil=True, inline="always")
@@ -196,33 +198,14 @@ def fit_prefix(var_bytes, count, slots_ready, slots_per_extent, blocks_ready, bl
 
 
 @njit(
-    "void(int64[::1], int64, int64, int64[::1], int64, int64, int64, int64[::1], int32[::1], int64[:,::1],"
-    " int64[:,::1],"
-    " int64[:,::1], int64[:,::1], int64[::1], int64[::1], int64[::1], int32[::1], int64[::1])",
+    f"void(int64[::1], int64, int64, int64[::1], {PAGES}, int64, int64, int64[::1], int64[::1], {POOL})",
     cache=True,
     nogil=True,
 )
-def pack_var(
-    ids,
-    start,
-    count,
-    slots,
-    payload,
-    head,
-    page_rows,
-    base,
-    kind,
-    data,
-    valid,
-    offs,
-    bit,
-    var_columns,
-    var_cells,
-    arena,
-    extents,
-    blocks,
-):
+def pack_var(ids, start, count, slots, pages, payload, head, var_columns, var_cells, pool):
     """Write the VAR cells of paged rows into block chains (room was checked), lengths and chain head into the rows."""
+    page_rows, base, kind, data, valid, offs, bit = pages
+    arena, extents, blocks = pool
     shift = arena[A_SHIFT]
     arena_at, extents_at, blocks_at = address_of(arena), address_of(extents), address_of(blocks)
     for i in range(count):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from semistream.kernels.arena import A_BASE, A_SHIFT, free_chain, give_slot, take_slot, word
+from semistream.kernels.arena import A_BASE, A_SHIFT, POOL, free_chain, give_slot, take_slot, word
 from semistream.kernels.compiled import njit
 from semistream.kernels.raw import address_of, load_i64, load_u32, store_i32, store_i64
 from semistream.kernels.rows import NIL
@@ -189,22 +189,22 @@ def cache_probe(codes, stop, entries, arena, cursor, out_ids, out_rows, found, m
 
 
 @njit(
-    "int64(int64[::1], int64[::1], int64[::1], int64, int64, int64[::1], int64[::1], int64[::1], int32[::1],"
-    " int64[::1],"
-    " int64[::1], int64[::1], int64[::1])",
+    f"int64(int64[::1], int64[::1], int64[::1], int64[::1], int64, int64[::1], int64[::1], {POOL}, int64[::1],"
+    " int64[::1])",
     cache=True,
     nogil=True,
 )
-def cache_admit(codes, starts, ends, first, last, counts, entries, arena, extents, pool, state, out_slots, out_ids):
+def cache_admit(codes, starts, ends, counts, stop, entries, state, cached, out_slots, out_ids):
     """Admit keys: run r has code `codes[r]` and the block rows `starts[r]..ends[r]` (an empty run: known absent).
 
     Room for entries and rows was checked by the caller, also that `out_slots` can take all rows. Keys that are
     cached already are passed over. Returns the number of rows whose payload is now to be packed.
     """
+    arena, extents, pool = cached
     arena_at, extents_at, pool_at = address_of(arena), address_of(extents), address_of(pool)
     entries_at, size = address_of(entries), entries.size >> 1
     filled = 0
-    for r in range(first, last):
+    for r in range(stop):
         if find_key(entries_at, size, codes[r]) >= 0:
             continue
         reference = NIL
@@ -236,17 +236,17 @@ def cache_mark_switching(codes, counts, stop, entries, state):
 
 
 @njit(
-    "int64(int64[::1], int64, int64[::1], int64[::1], int32[::1], int64[::1], int64[::1], int64[::1], int64[::1],"
-    " int64[::1], int64)",
+    f"int64(int64[::1], int64, int64[::1], int64[::1], {POOL}, int64[::1], int64[::1], int64[::1], int64)",
     cache=True,
     nogil=True,
 )
-def cache_collect(codes, stop, entries, arena, extents, pool, state, cursor, out_slots, out_ids, max_rows):
+def cache_collect(codes, stop, entries, state, cached, cursor, out_slots, out_ids, max_rows):
     """Switching state: give every master row of a SWITCHING key a slot.
 
     `cursor`: row, status. Stops when the buffers are full (status 0: call again), the arena is exhausted (1) or
     the block is done (2).
     """
+    arena, extents, pool = cached
     arena_at, extents_at, pool_at = address_of(arena), address_of(extents), address_of(pool)
     entries_at, size = address_of(entries), entries.size >> 1
     filled = 0
@@ -419,16 +419,14 @@ def cache_rehash(old, fresh):
 
 
 @njit(
-    "int64(int64[::1], int64, int64[::1], int64[::1], int32[::1], int64[::1], int64[::1], int64[::1],"
-    " int64[::1], int64)",
-    cache=True,
-    nogil=True,
+    f"int64(int64[::1], int64, int64, int64[::1], int64[::1], {POOL}, int64[::1], int64[::1])", cache=True, nogil=True
 )
-def cache_load(codes, start, entries, arena, extents, pool, state, out_slots, out_ids, stop):
+def cache_load(codes, start, stop, entries, state, cached, out_slots, out_ids):
     """Put rows `start..stop` of a block in the cache, key or no key before: for a cache that takes all of R.
 
     Room for all of R was checked. Stops when the buffers are full; returns how many rows have slots now.
     """
+    arena, extents, pool = cached
     arena_at, extents_at, pool_at = address_of(arena), address_of(extents), address_of(pool)
     entries_at, size = address_of(entries), entries.size >> 1
     filled = 0

@@ -24,6 +24,7 @@ from semistream.kernels.arena import (
     P_LIVE,
     P_SLOT,
     P_WARM,
+    POOL,
     add_word,
     free_chain,
     next_slot,
@@ -74,13 +75,10 @@ def _touch_tail(buckets, size, base, shift, code):
     return value
 
 
-@njit(
-    "int64(int64[::1], int64[::1], int64, int64, uint32[::1], int64[::1], int32[::1], int64[::1], int64[::1])",
-    cache=True,
-    nogil=True,
-)
-def fifo_append(codes, ids, start, count, buckets, arena, extents, pool, slots):
+@njit(f"int64(int64[::1], int64[::1], int64, int64, uint32[::1], {POOL}, int64[::1])", cache=True, nogil=True)
+def fifo_append(codes, ids, start, count, buckets, waiting, slots):
     """Append tuples `ids[start:start+count]`; slot addresses go to `slots`. Returns how many found room."""
+    arena, extents, pool = waiting
     arena_at, extents_at, pool_at = address_of(arena), address_of(extents), address_of(pool)
     buckets_at, size, base, shift = address_of(buckets), buckets.size, arena[A_BASE], arena[A_SHIFT]
     for i in range(count):
@@ -215,9 +213,10 @@ def fifo_front(arena, pool, count, out_slots):
     return count
 
 
-@njit("void(int64, uint32[::1], int64[::1], int32[::1], int64[::1], int64[::1], int64)", cache=True, nogil=True)
-def fifo_expire(count, buckets, arena, extents, pool, blocks, chain):
+@njit(f"void(int64, uint32[::1], {POOL}, int64[::1], int64)", cache=True, nogil=True)
+def fifo_expire(count, buckets, waiting, blocks, chain):
     """Remove the `count` oldest tuples, each the head of its bucket's list. `chain` 0: no VAR cells."""
+    arena, extents, pool = waiting
     arena_at, extents_at, pool_at, blocks_at = (
         address_of(arena),
         address_of(extents),

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from semistream.kernels.arena import A_BASE, A_SHIFT, free_chain, give_slot, take_slot
+from semistream.kernels.arena import A_BASE, A_SHIFT, POOL, free_chain, give_slot, take_slot
 from semistream.kernels.compiled import njit
 from semistream.kernels.pages import locate_in_fences
 from semistream.kernels.raw import address_of, load_i64, load_u32, store_i32, store_i64
@@ -81,13 +81,13 @@ def _delete(directory, size, at):
 
 
 @njit(
-    "int64(int64[::1], int64[::1], int64, int64, int64, int64[::1], int64[::1], int32[::1], int64[::1], int64[::1],"
-    " int64[::1])",
+    f"int64(int64[::1], int64[::1], int64, int64, int64, int64[::1], int64[::1], {POOL}, int64[::1])",
     cache=True,
     nogil=True,
 )
-def linked_append(codes, ids, start, count, arrival, directory, arena, extents, pool, queue, slots):
+def linked_append(codes, ids, start, count, arrival, directory, queue, waiting, slots):
     """Append tuples to the multi-map and to the young end of Q. Returns how many found room."""
+    arena, extents, pool = waiting
     arena_at, extents_at, pool_at = address_of(arena), address_of(extents), address_of(pool)
     directory_at, size, base, shift = address_of(directory), directory.size, arena[A_BASE], arena[A_SHIFT]
     for i in range(count):

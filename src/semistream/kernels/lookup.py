@@ -7,6 +7,7 @@ import numpy as np
 
 from semistream.kernels.compiled import njit
 from semistream.kernels.raw import load_i64
+from semistream.kernels.rows import PAGES
 
 
 @njit("int64(int64[::1], int64[::1], int64[::1])", cache=True, nogil=True)
@@ -93,20 +94,19 @@ def _near_bound(address, rows, code, low_code, high_code):
 
 
 @njit(
-    "void(int64[::1], int64[::1], int64[::1], int64, int64, int64[::1], int64, int64[::1], int32[::1], int32[::1],"
-    " int64[:,::1], boolean, int64[::1], int64[::1], int64[::1])",
+    f"void(int64[::1], int64[::1], int64[::1], int64, int64, {PAGES}, int32[::1], int64[::1], boolean,"
+    " int64[::1], int64[::1], int64[::1])",
     cache=True,
     nogil=True,
 )
-def find_runs(
-    codes, first, last, start, stop, pages, page_rows, base, rows, kind, data, ordered, fences, out_start, out_end
-):
+def find_runs(codes, first, last, start, stop, block, rows, pages, ordered, fences, out_start, out_end):
     """Block rows `out_start[u]..out_end[u]` of each code whose pages are in the block (equal when it is absent).
 
-    `pages` are the block's page numbers, sorted; `fences` the first code of every page, by which a search begins
-    near its end. On a store in another order than the code's (`ordered` false) the
-    page is searched row by row.
+    `rows` are the rows on each page of the block, `pages` the numbers of its pages, sorted; `fences` the first code
+    of every page, by which a search begins near its end. On a store in another order than the code's (`ordered`
+    false) the page is searched row by row.
     """
+    page_rows, base, kind, data, _, _, _ = block
     code_column = data.shape[1] - 1
     at = 0
     for u in range(start, stop):

@@ -40,6 +40,11 @@ NIL = 0xFFFFFFFF
 BLOCK_BYTES = 32
 BLOCK_ROOM = BLOCK_BYTES - 4
 
+#: how kernels are given paged columns: one tuple of page_rows, base, kind, data, valid, offs, bit
+PAGES = "Tuple((int64, int64[::1], int32[::1], int64[:,::1], int64[:,::1], int64[:,::1], int64[:,::1]))"
+#: and which cells of a packed row they go to: numbers of the paged columns, kinds, widths, cells, null bits
+CELLS = "UniTuple(int64[::1], 5)"
+
 
 @njit(nogil=True, inline="always")
 def _resolve_tile(ids, first, count, page_rows, base, kind, tile_base, tile_row, tile_kind):
@@ -58,18 +63,16 @@ def _resolve_tile(ids, first, count, page_rows, base, kind, tile_base, tile_row,
 
 
 @njit(
-    "void(int64[::1], int64, int64, int64, int64[::1], int32[::1], int64[:,::1], int64[:,::1], int64[:,::1],"
-    " int64[::1], int64[::1], int64[::1], int64[::1], int64[::1])",
+    f"void(int64[::1], int64, int64, {PAGES}, int64[::1], int64[::1], int64[::1], int64[::1], int64[::1])",
     cache=True,
     nogil=True,
 )
-def gather_paged(
-    ids, start, count, page_rows, base, kind, data, valid, bit, columns, kinds, widths, out_data, out_valid
-):
+def gather_paged(ids, start, count, pages, columns, kinds, widths, out_data, out_valid):
     """Copy FIXED and BOOL cells of rows `ids[start:start+count]` of paged columns into column buffers.
 
     `columns` picks the paged columns; `out_valid` 0 says no bitmap is wanted. BOOL output must start zeroed.
     """
+    page_rows, base, kind, data, valid, _, bit = pages
     tile_base = np.empty(TILE, np.int64)
     tile_row = np.empty(TILE, np.int64)
     tile_kind = np.empty(TILE, np.int64)
@@ -119,14 +122,10 @@ def gather_paged(
         done += size
 
 
-@njit(
-    "int64(int64[::1], int64, int64, int64, int64[::1], int32[::1], int64[:,::1], int64[:,::1], int64[:,::1],"
-    " int64, int64)",
-    cache=True,
-    nogil=True,
-)
-def var_offsets_paged(ids, start, count, page_rows, base, kind, valid, offs, bit, c, out_offsets):
+@njit(f"int64(int64[::1], int64, int64, {PAGES}, int64, int64)", cache=True, nogil=True)
+def var_offsets_paged(ids, start, count, pages, c, out_offsets):
     """int32 offsets of a VAR column's rows; returns the total, which the caller checks against int32."""
+    page_rows, base, kind, _, valid, offs, bit = pages
     total = 0
     store_i32(out_offsets, 0)
     for i in range(count):
@@ -144,13 +143,10 @@ def var_offsets_paged(ids, start, count, page_rows, base, kind, valid, offs, bit
     return total
 
 
-@njit(
-    "void(int64[::1], int64, int64, int64, int64[::1], int32[::1], int64[:,::1], int64[:,::1], int64, int64, int64)",
-    cache=True,
-    nogil=True,
-)
-def var_copy_paged(ids, start, count, page_rows, base, kind, data, offs, c, out_offsets, out_data):
+@njit(f"void(int64[::1], int64, int64, {PAGES}, int64, int64, int64)", cache=True, nogil=True)
+def var_copy_paged(ids, start, count, pages, c, out_offsets, out_data):
     """Copy the bytes of a VAR column's rows behind the offsets made before."""
+    page_rows, base, kind, data, _, offs, _ = pages
     for i in range(count):
         length = load_i32(out_offsets + 4 * (i + 1)) - load_i32(out_offsets + 4 * i)
         if length > 0:
@@ -248,32 +244,11 @@ def var_copy_rows(rows, start, count, payload, head, var_cells, position, arena,
                 block = arena + (load_u32(block) << shift)
 
 
-@njit(
-    "void(int64[::1], int64, int64, int64[::1], int64, int64, int64, int64[::1], int32[::1], int64[:,::1],"
-    " int64[:,::1], int64[:,::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1])",
-    cache=True,
-    nogil=True,
-)
-def pack_rows(
-    ids,
-    start,
-    count,
-    slots,
-    payload,
-    nulls_at,
-    page_rows,
-    base,
-    kind,
-    data,
-    valid,
-    bit,
-    columns,
-    kinds,
-    widths,
-    cells,
-    null_bits,
-):
+@njit(f"void(int64[::1], int64, int64, int64[::1], {PAGES}, int64, int64, {CELLS})", cache=True, nogil=True)
+def pack_rows(ids, start, count, slots, pages, payload, nulls_at, stored):
     """Write rows `ids[start:start+count]` of paged columns into packed rows at `slots[:count]` (all but VAR bytes)."""
+    page_rows, base, kind, data, valid, _, bit = pages
+    columns, kinds, widths, cells, null_bits = stored
     tile_base = np.empty(TILE, np.int64)
     tile_row = np.empty(TILE, np.int64)
     tile_kind = np.empty(TILE, np.int64)
@@ -322,14 +297,10 @@ def pack_rows(
         done += size
 
 
-@njit(
-    "int64(int64[::1], int64, int64, int64, int64[::1], int32[::1], int64[:,::1], int64[:,::1], int64[:,::1],"
-    " int64[::1], int64[::1])",
-    cache=True,
-    nogil=True,
-)
-def var_blocks_needed(ids, start, count, page_rows, base, kind, valid, offs, bit, var_columns, out_bytes):
+@njit(f"int64(int64[::1], int64, int64, {PAGES}, int64[::1], int64[::1])", cache=True, nogil=True)
+def var_blocks_needed(ids, start, count, pages, var_columns, out_bytes):
     """VAR bytes of each row into `out_bytes[:count]`; returns the number of blocks all of them take."""
+    page_rows, base, kind, _, valid, offs, bit = pages
     blocks = 0
     for i in range(count):
         row = ids[start + i]

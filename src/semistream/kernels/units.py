@@ -14,6 +14,7 @@ from semistream.kernels.compiled import njit
 from semistream.kernels.lookup import _bound
 from semistream.kernels.pages import read_fully
 from semistream.kernels.raw import copy_bytes, load_i64
+from semistream.kernels.rows import PAGES
 
 
 @njit(
@@ -52,33 +53,18 @@ def page_units(first, last, wanted, stop, low, high, cursor, room, out_tuples, o
 
 
 @njit(
-    "int64(int64[::1], int64[::1], int64[::1], int64[::1], int64, int64, int32[::1], int64[::1], int32[::1],"
-    " int64[:,::1], boolean, boolean, int64[::1], int64[::1], int64[::1])",
+    f"int64(int64[::1], int64[::1], int64[::1], int64[::1], int64, {PAGES}, int32[::1], boolean, boolean,"
+    " int64[::1], int64[::1], int64[::1])",
     cache=True,
     nogil=True,
 )
-def pair_units(
-    refs,
-    codes,
-    tuples,
-    ordinals,
-    count,
-    page_rows,
-    rows,
-    base,
-    kind,
-    data,
-    ordered,
-    first_only,
-    cursor,
-    out_refs,
-    out_rows,
-):
+def pair_units(refs, codes, tuples, ordinals, count, pages, rows, ordered, first_only, cursor, out_refs, out_rows):
     """Pair the tuple of each unit, in order, with the rows of its code on the block's page `ordinals[unit]`.
 
     `cursor`: unit, row to go on with or -1, row after the run. Stops when the pair buffers are full. On pages
     in another order than the code's (`ordered` false) the page is searched row by row.
     """
+    page_rows, base, kind, data, _, _, _ = pages
     code_column = data.shape[1] - 1
     filled = 0
     unit = cursor[0]
@@ -191,42 +177,25 @@ def find_resident(first, last, stop, group, directory, utility, resident):
     return found
 
 
+#: pages side by side, the rows of each, and its number in R
+NUMBERED = f"Tuple(({PAGES}, int32[::1], int64[::1]))"
+
+
 @njit(
-    "void(int64[::1], int64[::1], int64, int64[::1], int64[::1], int64[::1], int32[::1], int32[::1],"
-    " int64[:,::1], int64[:,::1], int64[:,::1], int64[:,::1], int64, int64, int64[::1], int32[::1],"
-    " int64[:,::1], int64[:,::1], int64[:,::1], int64[:,::1], int64[::1], int32[::1])",
+    f"void(int64[::1], int64[::1], int64[::1], {NUMBERED}, {NUMBERED}, int32[::1], int64, int64)",
     cache=True,
     nogil=True,
 )
-def store_pages(
-    ordinals,
-    frames,
-    count,
-    starts,
-    block_pages,
-    block_base,
-    block_rows,
-    block_kind,
-    block_data,
-    block_valid,
-    block_offs,
-    block_bit,
-    memory,
-    frame_bytes,
-    base,
-    rows,
-    data,
-    valid,
-    offs,
-    bit,
-    pages,
-    directory,
-):
+def store_pages(ordinals, frames, starts, block, cache, directory, memory, frame_bytes):
     """Copy pages of a block into frames, whatever these held before, and note where they are now.
 
     With `starts` of length 0 the pages are parts of an Arrow table: they are pointed at, not copied.
     """
-    for i in range(count):
+    block_view, block_rows, block_pages = block
+    _, block_base, block_kind, block_data, block_valid, block_offs, block_bit = block_view
+    view, rows, pages = cache
+    _, base, _, data, valid, offs, bit = view
+    for i in range(ordinals.size):
         ordinal = ordinals[i]
         frame = frames[i]
         page = block_pages[ordinal]

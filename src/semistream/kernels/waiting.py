@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from semistream.kernels.arena import A_BASE, A_SHIFT, free_chain, give_slot, take_slot
+from semistream.kernels.arena import A_BASE, A_SHIFT, POOL, free_chain, give_slot, take_slot
 from semistream.kernels.cache import COUNT_MASK, COUNT_ONE, find_key
 from semistream.kernels.compiled import njit
 from semistream.kernels.raw import address_of, load_i64, load_u8, load_u32, store_i32, store_i64, store_u8
@@ -21,6 +21,8 @@ from semistream.kernels.rows import NIL
 QUEUE_HEADER = 12
 PAGED_HEADER = 20
 NULL_KEY = 2
+#: how kernels are given the lists: references of their first and last slots, numbers of tuples, last pages needed
+LISTS = "Tuple((uint32[::1], uint32[::1], int32[::1], int32[::1]))"
 #: what `answer_pairs` lists for a tuple as it is without a match, and when it does
 NO_ROW = -1
 ONLY_IF_ALONE, ALWAYS_LAST = 1, 2
@@ -40,33 +42,18 @@ def _link(slot, at, heads, tails, counts, arena):
 
 
 @njit(
-    "int64(int64[::1], int64[::1], int64, int64, int64[::1], int64[::1], int64[::1], int64, uint32[::1],"
-    " uint32[::1], int32[::1], int32[::1], int64[::1], int32[::1], int64[::1], int64[::1])",
+    f"int64(int64[::1], int64[::1], int64, int64, int64[::1], int64[::1], int64[::1], int64, {LISTS}, {POOL},"
+    " int64[::1])",
     cache=True,
     nogil=True,
 )
-def lists_append(
-    codes,
-    ids,
-    start,
-    count,
-    lists,
-    first,
-    last,
-    paged,
-    heads,
-    tails,
-    counts,
-    reach,
-    arena,
-    extents,
-    pool,
-    slots,
-):
+def lists_append(codes, ids, start, count, lists, first, last, paged, ends, waiting, slots):
     """Append tuples `ids[start:start+count]` to the lists `lists[id]` (of length 0: to list 0).
 
     `first` and `last` are the tuples' pages, kept where `paged`. Returns how many found room.
     """
+    heads, tails, counts, reach = ends
+    arena, extents, pool = waiting
     arena_at, extents_at, pool_at = address_of(arena), address_of(extents), address_of(pool)
     for i in range(count):
         slot = take_slot(arena_at, extents_at, pool_at)
@@ -84,15 +71,11 @@ def lists_append(
     return count
 
 
-@njit(
-    "void(int64[::1], int64[::1], int64, int64[::1], int64[::1], uint32[::1], uint32[::1], int32[::1],"
-    " int32[::1], int64[::1])",
-    cache=True,
-    nogil=True,
-)
-def lists_move(slots, lists, count, first, last, heads, tails, counts, reach, arena):
+@njit(f"void(int64[::1], int64[::1], int64[::1], int64[::1], {LISTS}, int64[::1])", cache=True, nogil=True)
+def lists_move(slots, lists, first, last, ends, arena):
     """Put tuples that have left their list in others, now that their pages are known."""
-    for i in range(count):
+    heads, tails, counts, reach = ends
+    for i in range(slots.size):
         store_i32(slots[i] + 12, first[i])
         store_i32(slots[i] + 16, last[i])
         reach[lists[i]] = max(np.int64(reach[lists[i]]), last[i])

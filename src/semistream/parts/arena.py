@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from semistream.columns.rows import Paged, RowLayout
+from semistream.columns.rows import Paged, RowLayout, page_view
 from semistream.errors import BudgetError
 from semistream.kernels import arena as kernel
 from semistream.kernels.rows import BLOCK_BYTES, BLOCK_ROOM, NIL
@@ -155,6 +155,8 @@ class Pool:
         self.state[kernel.P_SLOT] = self.slot_bytes
         self.state[kernel.P_FREE] = NIL
         self.state[kernel.P_FRONT_EXT] = self.state[kernel.P_BACK_EXT] = -1
+        #: what kernels that take slots want, in the order of `kernels.arena.POOL`
+        self.view = (arena.state, arena.stack, self.state)
         header = kernel.EXTENT_HEADER if fifo else 0
         self.slots_per_extent = (arena.extent_bytes - header) // self.slot_bytes
 
@@ -187,20 +189,12 @@ class BlockPool(Pool):
             start,
             count,
             slots,
+            page_view(source),
             layout.header,
             layout.head,
-            source.page_rows,
-            source.base,
-            source.kind,
-            source.data,
-            source.valid,
-            source.offs,
-            source.bit,
             layout.var_columns,
             layout.var_cells,
-            self.arena.state,
-            self.arena.stack,
-            self.state,
+            self.view,
         )
 
 

@@ -202,19 +202,7 @@ class Cache:
             return 0
         slots = np.empty(int(rows_after[runs - 1]), dtype=np.int64)
         filled = kernel.cache_admit(
-            codes,
-            starts,
-            ends,
-            0,
-            runs,
-            counts,
-            self.entries,
-            self.arena.state,
-            self.arena.stack,
-            self.pool.state,
-            self.state,
-            slots,
-            ids,
+            codes, starts, ends, counts, runs, self.entries, self.state, self.pool.view, slots, ids
         )
         if block is not None:
             self.pack(block, ids, filled, slots)
@@ -341,20 +329,7 @@ class Cache:
 
     def load(self, codes: Int64s, at: int, stop: int, slots: Int64s, ids: Int64s) -> int:
         """Slots for rows `at .. stop - 1` in a cache that is to hold all of R; returns how many were dealt with."""
-        return int(
-            kernel.cache_load(
-                codes,
-                at,
-                self.entries,
-                self.arena.state,
-                self.arena.stack,
-                self.pool.state,
-                self.state,
-                slots,
-                ids,
-                stop,
-            )
-        )
+        return int(kernel.cache_load(codes, at, stop, self.entries, self.state, self.pool.view, slots, ids))
 
     def age(self) -> None:
         """The past counts half: old favourites fade when the stream changes."""

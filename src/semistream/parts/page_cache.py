@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from semistream.columns.rows import page_view
 from semistream.kernels import units as kernel
 from semistream.master.base import PageBlock, PageReader, aligned_buffer
 from semistream.master.pages import PageStoreReader
@@ -81,30 +82,9 @@ class PageCache:
 
     def store(self, block: PageBlock, ordinals: Int64s, frames: Int64s) -> None:
         """Copy pages of a block into frames; what was there is forgotten."""
-        kernel.store_pages(
-            ordinals,
-            frames,
-            len(ordinals),
-            self._starts,
-            block.pages,
-            block.base,
-            block.rows,
-            block.kind,
-            block.data,
-            block.valid,
-            block.offs,
-            block.bit,
-            self._memory.ctypes.data,
-            self._frame_room,
-            self.base,
-            self.rows,
-            self.data,
-            self.valid,
-            self.offs,
-            self.bit,
-            self.pages,
-            self.directory,
-        )
+        source, target = ((page_view(pages), pages.rows, pages.pages) for pages in (block, self))
+        memory = self._memory.ctypes.data
+        kernel.store_pages(ordinals, frames, self._starts, source, target, self.directory, memory, self._frame_room)
 
     def drop(self, frames: Int64s) -> None:
         """Forget the pages in some frames."""

@@ -188,19 +188,7 @@ class FifoPending(_Pending):
         count = self._fitting(source, ids, start, count)
         if count == 0:
             return 0
-        count = int(
-            fifo.fifo_append(
-                codes,
-                ids,
-                start,
-                count,
-                self.buckets,
-                self.arena.state,
-                self.arena.stack,
-                self.pool.state,
-                slots,
-            )
-        )
+        count = int(fifo.fifo_append(codes, ids, start, count, self.buckets, self.pool.view, slots))
         self._pack(source, ids, start, count, slots)
         return count
 
@@ -263,15 +251,7 @@ class FifoPending(_Pending):
 
     def expire(self, count: int) -> None:
         """Drop the oldest tuples; younger ones with the same key stay."""
-        fifo.fifo_expire(
-            count,
-            self.buckets,
-            self.arena.state,
-            self.arena.stack,
-            self.pool.state,
-            self.blocks.state,
-            self.layout.chain_at,
-        )
+        fifo.fifo_expire(count, self.buckets, self.pool.view, self.blocks.state, self.layout.chain_at)
 
 
 class PairArrays(Protocol):
@@ -393,10 +373,8 @@ class LinkedPending(_Pending):
                 count,
                 arrival,
                 self.directory,
-                self.arena.state,
-                self.arena.stack,
-                self.pool.state,
                 self.queue,
+                self.pool.view,
                 slots,
             )
         )

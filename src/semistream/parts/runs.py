@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from semistream.columns.rows import page_view
 from semistream.kernels import lookup as kernel
 from semistream.master.base import PageBlock
 
@@ -86,12 +87,9 @@ class CodeRuns(PageRanges):
             self.last,
             at,
             stop,
-            block.pages,
-            block.page_rows,
-            block.base,
+            page_view(block),
             block.rows,
-            block.kind,
-            block.data,
+            block.pages,
             ordered,
             fences,
             self.starts,

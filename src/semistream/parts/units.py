@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from semistream.columns.rows import Paged, page_view
 from semistream.kernels import units as kernel
 
 Int64s = npt.NDArray[np.int64]
@@ -23,14 +24,11 @@ EVERY = np.empty(0, dtype=np.bool_)
 LAST_PAGE = int(np.iinfo(np.int64).max)
 
 
-class CodedPages(Protocol):
+class CodedPages(Paged, Protocol):
     """Pages in memory whose rows can be searched by their codes: a block, or a cache of pages."""
 
-    page_rows: int
+    #: rows on each page
     rows: Int32s
-    base: Int64s
-    kind: Int32s
-    data: Int64s
 
 
 @dataclass(frozen=True)
@@ -99,11 +97,8 @@ class UnitPairs:
             tuples,
             ordinals,
             self._units,
-            block.page_rows,
+            page_view(block),
             block.rows,
-            block.base,
-            block.kind,
-            block.data,
             ordered,
             first_only,
             self._cursor,

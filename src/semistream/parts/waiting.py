@@ -31,6 +31,8 @@ class WaitingArea(_Pending):
         self.counts = np.zeros(lists, dtype=np.int32)
         #: last page that any tuple of a list needs
         self.reach = np.full(lists, -1, dtype=np.int32)
+        #: all of these, in the order of `kernels.waiting.LISTS`
+        self._ends = (self.heads, self.tails, self.counts, self.reach)
 
     @property
     def capacity(self) -> int:
@@ -64,13 +66,8 @@ class WaitingArea(_Pending):
             first,
             last,
             int(self.paged and len(first) > 0),
-            self.heads,
-            self.tails,
-            self.counts,
-            self.reach,
-            self.arena.state,
-            self.arena.stack,
-            self.pool.state,
+            self._ends,
+            self.pool.view,
             slots,
         )
         self._pack(source, ids, start, count, slots)
@@ -119,18 +116,7 @@ class WaitingArea(_Pending):
 
     def move(self, slots: Int64s, lists: Int64s, first: Int64s, last: Int64s) -> None:
         """Put tuples collected from one list in others; the caller clears the old one."""
-        kernel.lists_move(
-            slots,
-            lists,
-            len(slots),
-            first,
-            last,
-            self.heads,
-            self.tails,
-            self.counts,
-            self.reach,
-            self.arena.state,
-        )
+        kernel.lists_move(slots, lists, first, last, self._ends, self.arena.state)
 
     def free(self, slots: Int64s, count: int) -> None:
         """Tuples leave; the lists they stood in must be cleared or cut by the caller."""
