@@ -108,8 +108,9 @@ class RowLayout:
         at += int(counter)
         self.slot_bytes = max(header + at, 8)
         self.stored = np.array([i for i in range(count) if i not in aliases], dtype=np.int64)
-        described = (self.kinds, self.widths, self.cells, self.null_bits)
-        self._stored_cells = (self.stored, *(array[self.stored] for array in described))
+        #: all columns, and those that are stored, in the order of `kernels.rows.CELLS`
+        self.packed = (self.kinds, self.widths, self.cells, self.null_bits)
+        self._packed_stored = tuple(array[self.stored] for array in self.packed)
 
     @property
     def has_var(self) -> bool:
@@ -129,7 +130,8 @@ class RowLayout:
     def pack(self, source: Paged, ids: Int64s, start: int, count: int, slots: Int64s) -> None:
         """Write rows `ids[start:start+count]` of paged columns into slots (VAR bytes apart)."""
         pages = page_view(source)
-        kernel.pack_rows(ids, start, count, slots, pages, self.header, self.nulls_at, self._stored_cells)
+        header, nulls_at = self.header, self.nulls_at
+        kernel.pack_rows(ids, start, count, slots, pages, self.stored, header, nulls_at, self._packed_stored)
 
 
 class _Output:
@@ -265,19 +267,7 @@ def take_rows(
         fitting = _fitting(out, totals, row_bytes, limit)
         if fitting < count:
             return fitting
-    kernel.gather_rows(
-        slots,
-        start,
-        count,
-        layout.header,
-        layout.nulls_at,
-        physical.kinds,
-        physical.widths,
-        layout.cells,
-        layout.null_bits,
-        out.data,
-        out.valid,
-    )
+    kernel.gather_rows(slots, start, count, layout.header, layout.nulls_at, layout.packed, out.data, out.valid)
     for position, (i, total) in enumerate(totals.items()):
         out.var[i] = pa.allocate_buffer(total)
         kernel.var_copy_rows(

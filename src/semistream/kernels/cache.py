@@ -30,6 +30,8 @@ YOUNG = np.int64(1) << 61
 PARTIAL = np.int64(1) << 60
 COUNT_MASK = (np.int64(1) << 28) - 1
 C_KEYS, C_ROWS, C_SWITCHING_ROWS, C_SWITCHING_KEYS = range(4)
+#: how kernels that free rows are given a cache: entries, its state, those of arena, rows and VAR blocks, chain
+CACHE = "Tuple((int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64))"
 
 
 @njit(nogil=True, inline="always")
@@ -286,13 +288,10 @@ def cache_activate(entries, state):
     state[C_SWITCHING_ROWS] = 0
 
 
-@njit(
-    "void(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, int64, int64)",
-    cache=True,
-    nogil=True,
-)
-def cache_drop_switching(entries, arena, pool, state, blocks, chain, chance, salt):
+@njit(f"void({CACHE}, int64, int64)", cache=True, nogil=True)
+def cache_drop_switching(table, chance, salt):
     """Give up on keys that are being collected, each with `chance` in 2**32, rows and all."""
+    entries, state, arena, pool, blocks, chain = table
     arena_at, pool_at, blocks_at = address_of(arena), address_of(pool), address_of(blocks)
     entries_at, size = address_of(entries), entries.size >> 1
     at = 0
@@ -319,17 +318,14 @@ def cache_count_histogram(entries, histogram):
             histogram[min((meta >> 32) & COUNT_MASK, histogram.size - 1)] += 1
 
 
-@njit(
-    "int64(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, int64, int64, int64)",
-    cache=True,
-    nogil=True,
-)
-def cache_evict(entries, arena, pool, state, blocks, chain, below, chance, salt):
+@njit(f"int64({CACHE}, int64, int64, int64)", cache=True, nogil=True)
+def cache_evict(table, below, chance, salt):
     """Evict every key with a count under `below`, and keys with that count with `chance` in 2**32.
 
     The chance is drawn from the code and a salt, so the gaps spread evenly over the directory: evicting from one end
     would pack the other end ever denser. Returns the number of keys evicted.
     """
+    entries, state, arena, pool, blocks, chain = table
     arena_at, pool_at, blocks_at = address_of(arena), address_of(pool), address_of(blocks)
     entries_at, size = address_of(entries), entries.size >> 1
     evicted = 0
@@ -360,20 +356,14 @@ def cache_age(entries):
             entries[2 * at + 1] = (meta & (SWITCHING | YOUNG | PARTIAL | NIL)) | (count << 32)
 
 
-@njit(
-    "int64(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, float64, float64, float64, float64,"
-    " boolean)",
-    cache=True,
-    nogil=True,
-)
-def cache_evict_unbalanced(
-    entries, arena, pool, state, blocks, chain, per_count_bytes, entry_bytes, row_bytes, factor, probation
-):
+@njit(f"int64({CACHE}, float64, float64, float64, float64, boolean)", cache=True, nogil=True)
+def cache_evict_unbalanced(table, per_count_bytes, entry_bytes, row_bytes, factor, probation):
     """SSBJ's eviction: keys that would take no more bytes in the pending table leave; all counts restart at 0.
 
     `per_count_bytes` is v_S divided by the R-cycles over which the counts ran. With `probation` only YOUNG keys are
     judged, and those that stay are PARTIAL from then on; otherwise all that are neither YOUNG nor PARTIAL.
     """
+    entries, state, arena, pool, blocks, chain = table
     arena_at, pool_at, blocks_at = address_of(arena), address_of(pool), address_of(blocks)
     entries_at, size = address_of(entries), entries.size >> 1
     evicted = 0

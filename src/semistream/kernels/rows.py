@@ -42,8 +42,8 @@ BLOCK_ROOM = BLOCK_BYTES - 4
 
 #: how kernels are given paged columns: one tuple of page_rows, base, kind, data, valid, offs, bit
 PAGES = "Tuple((int64, int64[::1], int32[::1], int64[:,::1], int64[:,::1], int64[:,::1], int64[:,::1]))"
-#: and which cells of a packed row they go to: numbers of the paged columns, kinds, widths, cells, null bits
-CELLS = "UniTuple(int64[::1], 5)"
+#: how kernels are given the columns of packed rows: one tuple of kinds, widths, cells, null_bits
+CELLS = "UniTuple(int64[::1], 4)"
 
 
 @njit(nogil=True, inline="always")
@@ -159,14 +159,10 @@ def var_copy_paged(ids, start, count, pages, c, out_offsets, out_data):
             copy_bytes(out_data + load_i32(out_offsets + 4 * i), source, length)
 
 
-@njit(
-    "void(int64[::1], int64, int64, int64, int64, int64[::1], int64[::1], int64[::1], int64[::1], int64[::1],"
-    " int64[::1])",
-    cache=True,
-    nogil=True,
-)
-def gather_rows(rows, start, count, payload, nulls_at, kinds, widths, cells, null_bits, out_data, out_valid):
+@njit(f"void(int64[::1], int64, int64, int64, int64, {CELLS}, int64[::1], int64[::1])", cache=True, nogil=True)
+def gather_rows(rows, start, count, payload, nulls_at, packed, out_data, out_valid):
     """Copy FIXED and BOOL cells of packed rows (slot addresses) into column buffers."""
+    kinds, widths, cells, null_bits = packed
     done = 0
     while done < count:
         size = min(TILE, count - done)
@@ -244,11 +240,14 @@ def var_copy_rows(rows, start, count, payload, head, var_cells, position, arena,
                 block = arena + (load_u32(block) << shift)
 
 
-@njit(f"void(int64[::1], int64, int64, int64[::1], {PAGES}, int64, int64, {CELLS})", cache=True, nogil=True)
-def pack_rows(ids, start, count, slots, pages, payload, nulls_at, stored):
-    """Write rows `ids[start:start+count]` of paged columns into packed rows at `slots[:count]` (all but VAR bytes)."""
+@njit(f"void(int64[::1], int64, int64, int64[::1], {PAGES}, int64[::1], int64, int64, {CELLS})", cache=True, nogil=True)
+def pack_rows(ids, start, count, slots, pages, columns, payload, nulls_at, packed):
+    """Write rows `ids[start:start+count]` of paged columns into packed rows at `slots[:count]` (all but VAR bytes).
+
+    `columns` picks the paged columns, which `packed` describes.
+    """
     page_rows, base, kind, data, valid, _, bit = pages
-    columns, kinds, widths, cells, null_bits = stored
+    kinds, widths, cells, null_bits = packed
     tile_base = np.empty(TILE, np.int64)
     tile_row = np.empty(TILE, np.int64)
     tile_kind = np.empty(TILE, np.int64)

@@ -121,6 +121,11 @@ class Cache:
         self._salt = 0
         self._histogram = np.empty(_COUNT_CLASSES, dtype=np.int64)
 
+    @property
+    def table(self) -> tuple[Int64s, Int64s, Int64s, Int64s, Int64s, int]:
+        """What kernels that free rows want, in the order of `kernels.cache.CACHE`."""
+        return self.entries, self.state, self.arena.state, self.pool.state, self.blocks.state, self.layout.chain_at
+
     @staticmethod
     def directory_bytes(max_keys: int) -> int:
         """Bytes of a directory for `max_keys` keys."""
@@ -251,12 +256,7 @@ class Cache:
         self._salt += 1
         self.evictions += int(
             kernel.cache_evict(
-                self.entries,
-                self.arena.state,
-                self.pool.state,
-                self.state,
-                self.blocks.state,
-                self.layout.chain_at,
+                self.table,
                 below,
                 int(chance * 2**32),
                 self._salt * 0x9E3779B97F4A7C1 & (2**63 - 1),
@@ -313,17 +313,7 @@ class Cache:
         """Evict keys that take more bytes here than their `tuple_bytes` each elsewhere, or of the new ones only."""
         self.evictions += int(
             kernel.cache_evict_unbalanced(
-                self.entries,
-                self.arena.state,
-                self.pool.state,
-                self.state,
-                self.blocks.state,
-                self.layout.chain_at,
-                tuple_bytes,
-                balance.entry_bytes,
-                balance.row_bytes,
-                balance.factor,
-                probation,
+                self.table, tuple_bytes, balance.entry_bytes, balance.row_bytes, balance.factor, probation
             )
         )
 

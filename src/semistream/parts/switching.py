@@ -61,16 +61,8 @@ def collect_rows(cache: Cache, block: PageBlock, codes: Int64s, slots: Int64s, m
 def _give_up_some(cache: Cache, attempt: int) -> bool:
     """Forget about an eighth of the keys being collected, all of them when they are few; False when none is left."""
     few = cache.state[kernel.C_SWITCHING_KEYS] <= 8
-    kernel.cache_drop_switching(
-        cache.entries,
-        cache.arena.state,
-        cache.pool.state,
-        cache.state,
-        cache.blocks.state,
-        cache.layout.chain_at,
-        2**32 if few else 2**29,
-        attempt * 0x9E3779B97F4A7C1 & (2**63 - 1),
-    )
+    salt = attempt * 0x9E3779B97F4A7C1 & (2**63 - 1)
+    kernel.cache_drop_switching(cache.table, 2**32 if few else 2**29, salt)
     return bool(cache.state[kernel.C_SWITCHING_KEYS] > 0)
 
 
