@@ -64,7 +64,7 @@ from semistream.predict.keys import Floats, normal_cdf
 EVICTION_CYCLES = 10
 #: the directory begins with this part of the tables
 _FIRST_DIRECTORY = 0.02
-#: what the next steps may collect is kept free, and so many extents
+#: steps whose rows must find room in what is kept free, and extents that are kept free besides
 _STEPS_AHEAD, _EXTENTS_AHEAD = 8, 2
 _FILTER_TRIAL = 1 << 16
 #: a directory grows by a quarter when it is 90 % full: on average it has this many entries per key

@@ -47,7 +47,7 @@ _UINT32_MAX = 2**32 - 1
 
 
 class TooManyValuesError(SchemaError):
-    """So many rows do not fit one array of their type; fewer do."""
+    """The rows do not fit one array of their type; fewer do."""
 
 
 def supports_nested(type: pa.DataType) -> bool:

@@ -46,7 +46,7 @@ class Knob:
     whole: bool = True
 
     def values(self, low: float, high: float, count: int) -> list[float]:
-        """So many values between two, ends included, as the option takes them."""
+        """`count` values between two, ends included, as the option takes them."""
         if high <= low or count < 2:
             return [self._value(low)]
         steps = [i / (count - 1) for i in range(count)]

@@ -144,7 +144,7 @@ class JoinLife(ABC):
         """Give back what the join holds; called once."""
 
     def _made(self, batch: pa.RecordBatch | None, seconds: float) -> None:  # noqa: B027
-        """So much time was spent on an output, or on finding that there is no further one."""
+        """`seconds` were spent on an output, or on finding that there is no further one."""
 
     def _require_alive(self) -> None:
         if self._closed:

@@ -194,7 +194,7 @@ class Output:
         self.stats.unmatched += count
         if count == 0 or not self.spec.keeps_unmatched:
             return
-        for _, arrays in self._pieces(tuples, ids, count):
+        for _, _, arrays, _ in self.pieces(tuples, None, ids, ids, count):
             yield from self.with_nulls(arrays)
 
     def with_nulls(self, arrays: list[pa.Array]) -> Iterator[pa.RecordBatch]:
@@ -207,20 +207,7 @@ class Output:
 
     def stream_columns(self, tuples: Rows, ids: Int64s) -> Iterator[tuple[int, list[pa.Array]]]:
         """Stream columns of waiting tuples, in pieces, each with the place of its first tuple."""
-        for start, arrays in self._pieces(tuples, ids, len(ids)):
+        for start, _, arrays, _ in self.pieces(tuples, None, ids, ids, len(ids)):
             for columns in self.sides.stream.decode_pieces(arrays):
                 yield start, columns
                 start += len(columns[0])
-
-    def _pieces(self, tuples: Rows, ids: Int64s, count: int) -> Iterator[tuple[int, list[pa.Array]]]:
-        """The tuples in order, in pieces whose columns are small enough, each with its place."""
-        start, size = 0, count
-        while start < count:
-            size = min(size, count - start)
-            taken = tuples.take(ids, start, size, self.piece_bytes)
-            if isinstance(taken, int):
-                size = taken
-                continue
-            yield start, taken
-            start += size
-            size *= 2

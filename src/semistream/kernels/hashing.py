@@ -45,29 +45,12 @@ _BITS_64 = np.uint64(64)
 _1, _4, _7, _8, _11, _12, _18 = (np.uint64(n) for n in (1, 4, 7, 8, 11, 12, 18))
 _23, _27, _29, _31, _32, _33 = (np.uint64(n) for n in (23, 27, 29, 31, 32, 33))
 
-_SPLIT_1 = np.uint64(0xBF58476D1CE4E5B9)
-_SPLIT_2 = np.uint64(0x94D049BB133111EB)
-_30 = np.uint64(30)
-
 _INFINITY_32 = np.int64(0x7F800000)
 _NAN_32 = np.int64(0x7FC00000)
 _MAGNITUDE_32 = np.int64(0x7FFFFFFF)
 _MAGNITUDE_64 = np.int64(0x7FFFFFFFFFFFFFFF)
 _INFINITY_64 = np.int64(0x7FF0000000000000)
 _NAN_64 = np.int64(0x7FF8000000000000)
-
-
-@njit(nogil=True, inline="always")
-def mix64(value):  # type: ignore[no-untyped-def]
-    """Spreads an int64 code over all 64 bits (the finaliser of splitmix64), as a uint64.
-
-    Exact codes are the keys themselves, often dense or strided: a table that took their low bits as slots
-    would cluster. The function is a bijection, so it adds no collisions of its own.
-    """
-    z = np.uint64(value)
-    z = (z ^ (z >> _30)) * _SPLIT_1
-    z = (z ^ (z >> _27)) * _SPLIT_2
-    return z ^ (z >> _31)
 
 
 @njit(nogil=True, inline="always")

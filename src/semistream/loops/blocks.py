@@ -168,7 +168,7 @@ class BlockPolicy(Protocol):
     input_tuples: int
 
     def arriving(self, count: int) -> None:
-        """So many stream tuples come."""
+        """`count` stream tuples come."""
 
     def waits(self, lists: Int64s) -> None:
         """Tuples were put in these lists, one entry per tuple."""

@@ -137,7 +137,7 @@ class Generations:
         return True
 
     def saw(self, tuples: int) -> None:
-        """So many stream tuples passed through the private cache since the last generation."""
+        """`tuples` more stream tuples passed through the private cache."""
         self._fresh_tuples += tuples
 
     def is_due(self, private: Cache) -> bool:

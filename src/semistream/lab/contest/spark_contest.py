@@ -102,7 +102,7 @@ def perform(task: SparkTask, folder: Path) -> dict[str, dict[str, Seconds]]:
 
 
 def stream_files(stream: SyntheticStream, folder: Path, rows: int, count: int) -> list[Path]:
-    """The first `count` files of a stream, each of so many rows, made if not there; their times are their order."""
+    """The first `count` files of a stream, each of `rows` rows, made if not there; their times are their order."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for number in range(count):
@@ -125,7 +125,7 @@ class MicroBatch:
 def run_batches(
     spark: Any, files: Sequence[Path], per_batch: int, scratch: Path, joined: Callable[[Any], Any]
 ) -> tuple[str, list[MicroBatch]]:
-    """Stream these files through `joined`, so many per micro-batch; the query's id and its batches.
+    """Stream these files through `joined`, `per_batch` per micro-batch; the query's id and its batches.
 
     The sink takes every row and keeps none. `scratch` is on the file system of the files, which are linked there:
     the source takes whatever it finds.

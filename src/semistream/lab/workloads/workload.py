@@ -72,7 +72,7 @@ class Reading:
         self.position = position
 
     def batches(self, rows: int) -> Iterator[pa.RecordBatch]:
-        """Batches of so many rows, without end."""
+        """Batches of `rows` rows, without end."""
         while True:
             self.position += rows
             yield self._workload.rows(self.position - rows, self.position)
