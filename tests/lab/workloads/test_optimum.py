@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semistream.lab.workloads.optimum import cached_tuples_share, optimal_tuples_per_cycle
+from semistream.lab.workloads.optimum import optimal_tuples_per_cycle
 from semistream.lab.workloads.relation import master_keys
 from semistream.lab.workloads.zipf import key_probabilities
 
@@ -56,7 +56,6 @@ def test_no_cache_worth_having_leaves_mesh_join() -> None:
     # Uniform keys, each with more master bytes than its stream tuples could ever cost: all memory waits.
     p = np.full(100, 0.01)
     assert optimal_tuples_per_cycle(p, np.full(100, 50), V_R, V_S, 2400) == pytest.approx(100)
-    assert cached_tuples_share(p, np.full(100, 50), V_R, V_S, 100) == 0.0
 
 
 def test_limits() -> None:

@@ -48,17 +48,3 @@ def optimal_tuples_per_cycle(
     if segment == len(p):
         return float("inf")
     return float((memory - cached_bytes[segment]) / (waiting_share[segment] * v_S))
-
-
-def cached_tuples_share(
-    p_j: np.ndarray,
-    m_j: np.ndarray,
-    v_R: float,
-    v_S: float,
-    tuples_per_cycle: float,
-    entry_bytes: float | np.ndarray = 0.0,
-) -> float:
-    """Share of the stream that the optimum for `tuples_per_cycle` answers from the cache."""
-    p = np.asarray(p_j, dtype=np.float64)
-    cached = entry_bytes + np.asarray(m_j, dtype=np.float64) * v_R < tuples_per_cycle * p * v_S
-    return float(p[cached].sum())
