@@ -30,7 +30,10 @@ setup: $(VENV)/.package $(VENV)/.dev  ## make .venv with the package and the dev
 demo: $(VENV)/.package  ## load a warehouse from a stream of sales on Spark, and check it
 	$(BIN)/semistream demo
 
-test: lint  ## all checks, then the test suite
+# The checkers run on one core: meanwhile the other one compiles the kernels.
+test: setup  ## all checks, then the test suite
+	@$(BIN)/python -c 'import semistream.algorithms.registry, semistream.lab.workloads.relation' & compiler=$$!; \
+		$(MAKE) --no-print-directory lint; status=$$?; wait $$compiler; exit $$status
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS)
 
 lint: setup  ## ruff, mypy and the import contracts
@@ -50,6 +53,7 @@ faults: setup  ## kill or fail every call that changes a file, flip every byte, 
 	$(BIN)/python -m tests.faults
 	$(BIN)/python -m tests.faults.spark
 	$(BIN)/python -m pytest -m thorough
+	$(BIN)/python -m pytest --hypothesis-profile=thorough tests/algorithms/test_fuzz.py tests/engine/test_snapshot.py
 
 docs: $(VENV)-docs/.docs  ## build the site in build/site; a warning is an error
 	$(VENV)-docs/bin/properdocs build --strict

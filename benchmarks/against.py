@@ -3,6 +3,9 @@
     git worktree add /tmp/before HEAD~20
     python benchmarks/against.py /tmp/before                      every operator, R = 1 M, budget 10 % of R
     python benchmarks/against.py /tmp/before sweepjoin ssbj --turns 60
+    python benchmarks/against.py /tmp/before sweepjoin --rows 10000000 --drain --batch 10000 --batch 100000
+
+`--drain` finishes every batch at once, as on Spark. R is in the page cache; each tree makes its own page store of it.
 
 Each tree runs in a process of its own, which waits while the other one works; whoever begins a pair of turns changes
 with every pair. The figure is the median of the pairs' ratios, so a machine that changes its speed touches both sides.
@@ -28,32 +31,34 @@ ROOT = Path(__file__).resolve().parents[1]
 _SEED, _EXPONENT, _ROW_BYTES = 1, 1.0, 120
 #: of the stream, which then begins again
 BATCHES = 40
+_TURN_ROWS = 200_000
 
 
 def make_data(folder: Path, rows: int, batch: int, batches: int) -> None:
     """R and S, made by this tree: a tree that is compared needs no generators, only the product."""
     from semistream.lab.workloads.relation import SyntheticMaster, SyntheticStream
 
-    for name, table in (
-        ("r", SyntheticMaster(rows, _SEED).table()),
-        ("s", SyntheticStream(rows, _EXPONENT, _SEED).table(0, batch * batches)),
-    ):
-        with pa.OSFile(str(folder / f"{name}.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-            writer.write_table(table, max_chunksize=batch)
-
-
-def _read(folder: Path, name: str) -> pa.Table:
-    with pa.OSFile(str(folder / f"{name}.arrow")) as file, pa.ipc.open_file(file) as reader:
-        return reader.read_all()
+    master, stream = SyntheticMaster(rows, _SEED), SyntheticStream(rows, _EXPONENT, _SEED)
+    for name, parts in (("r", master.batches()), (f"s-{batch}", stream.batches(0, batch * batches, batch))):
+        path = folder / f"{name}.arrow"
+        if not path.exists():
+            schema = master.schema if name == "r" else stream.schema
+            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+                for part in parts:
+                    writer.write_batch(part)
 
 
 def child(setting: dict[str, object]) -> None:
     """One tree: a turn for every line that comes in, its seconds for answer."""
     import semistream
 
-    data, store = Path(str(setting["data"])), Path(str(setting["folder"])) / f"r-{os.getpid()}"
-    semistream.build_pages(_read(data, "r"), store, on="k")
-    stream = _read(data, "s").to_batches()
+    data = Path(str(setting["data"]))
+    store = data / f"r-{setting['tree']}"
+    if not (store / "CURRENT").exists():
+        with pa.memory_map(str(data / "r.arrow")) as file, pa.ipc.open_file(file) as reader:
+            semistream.build_pages(reader.read_all(), store, on="k")
+    with pa.OSFile(str(data / f"s-{setting['batch']}.arrow")) as file, pa.ipc.open_file(file) as reader:
+        stream = [reader.get_batch(number) for number in range(reader.num_record_batches)]
     memory = int(int(setting["rows"]) * _ROW_BYTES * float(setting["share"]))
     with semistream.open_join(str(setting["algorithm"]), master=store, on="k", how="inner", memory=memory) as join:
         at = 0
@@ -65,6 +70,9 @@ def child(setting: dict[str, object]) -> None:
             for _ in range(int(setting["batches_per_turn"])):
                 for joined in join.push(stream[at % len(stream)]):
                     out += joined.num_rows
+                if setting["drain"]:
+                    for joined in join.drain():
+                        out += joined.num_rows
                 at += 1
             return time.perf_counter() - since, out
 
@@ -87,7 +95,7 @@ def _pairs(other: Path, setting: dict[str, object], turns: int, order: int) -> l
     trees = {"this": ROOT / "src", "other": other / "src"}
     running = {}
     for name, tree in list(trees.items())[::order]:
-        command = [sys.executable, __file__, str(other), "--child", json.dumps(setting)]
+        command = [sys.executable, __file__, str(other), "--child", json.dumps({**setting, "tree": name})]
         environment = {**os.environ, "PYTHONPATH": str(tree)}
         running[name] = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tree
@@ -117,10 +125,12 @@ def main() -> None:
     parser.add_argument("algorithms", nargs="*", help="operators (default: all)")
     parser.add_argument("--rows", type=int, default=1_000_000, help="tuples of R")
     parser.add_argument("--share", type=float, default=0.1, help="the budget, as a part of R")
-    parser.add_argument("--batch", type=int, default=100_000)
+    parser.add_argument("--batch", type=int, action="append", help="tuples per batch, may be repeated (100,000)")
+    parser.add_argument("--drain", action="store_true", help="finish every batch at once")
     parser.add_argument("--turns", type=int, default=30)
     parser.add_argument("--warm", type=int, default=8, help="turns before the measured ones")
-    parser.add_argument("--batches-per-turn", type=int, default=2)
+    parser.add_argument("--batches-per-turn", type=int, help=f"default: as many as have {_TURN_ROWS:,} tuples")
+    parser.add_argument("--data", type=Path, help="where R and S are made and removed again (default: the usual one)")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -131,25 +141,26 @@ def main() -> None:
         from semistream.algorithms.registry import ALGORITHMS
 
         names = list(ALGORITHMS)
-    print(f"{'operator':14} this / other (quartiles over {options.turns} pairs of turns)")
+    print(f"{'operator':14} {'batch':>10} this / other (quartiles over {options.turns} pairs of turns)")
     medians = []
-    with tempfile.TemporaryDirectory() as data:
-        make_data(Path(data), options.rows, options.batch, BATCHES)
-        for name in names:
-            with tempfile.TemporaryDirectory(dir=data) as folder:
+    with tempfile.TemporaryDirectory(dir=options.data) as data:
+        for batch in options.batch or [100_000]:
+            make_data(Path(data), options.rows, batch, BATCHES)
+            for name in names:
                 setting = {
                     "algorithm": name,
                     "rows": options.rows,
                     "share": options.share,
-                    "batches_per_turn": options.batches_per_turn,
+                    "batch": batch,
+                    "drain": options.drain,
+                    "batches_per_turn": options.batches_per_turn or max(_TURN_ROWS // batch, 1),
                     "warm": options.warm,
                     "data": data,
-                    "folder": folder,
                 }
                 median, low, high = compared(options.other.resolve(), setting, options.turns)
-            medians.append(median)
-            print(f"{name:14} {median:.3f} ({low:.3f} – {high:.3f})", flush=True)
-    print(f"{'all':14} {statistics.geometric_mean(medians):.3f}, least {min(medians):.3f}")
+                medians.append(median)
+                print(f"{name:14} {batch:>10,} {median:.3f} ({low:.3f} – {high:.3f})", flush=True)
+    print(f"{'all':14} {'':>10} {statistics.geometric_mean(medians):.3f}, least {min(medians):.3f}")
 
 
 if __name__ == "__main__":

@@ -137,7 +137,8 @@ def measure(
         predicted = situation.predict(algorithm, profiles.of(yardstick.seconds(now)))
     except BudgetError:
         return None
-    with open_join(algorithm, master=master, on=KEY, memory=budget, stream_schema=STREAM_SCHEMA, direct=direct) as join:
+    reads = "direct" if direct else "mapped"
+    with open_join(algorithm, master=master, on=KEY, memory=budget, stream_schema=STREAM_SCHEMA, reads=reads) as join:
         stream = Reading(SyntheticStream(rows, skew, SEED)).batches(BATCH)
         warm(join, lambda: push(join, next(stream)))
         turn = max(-(-int(20 * predicted.w) // BATCH) * BATCH, 2 * BATCH)
@@ -214,7 +215,8 @@ def tuning(folder: Path, rows: int, share: float, algorithms: list[str]) -> Tabl
         situation = situation_of(master, rows, budget, 1.0)
 
         def open_with(options: Options, algorithm: str = algorithm, master: Master = master) -> SemiStreamJoin:
-            return open_join(algorithm, master=master, on=KEY, memory=budget, stream_schema=STREAM_SCHEMA, **options)
+            sizes = {"memory": budget, "reads": "mapped", **options}
+            return open_join(algorithm, master=master, on=KEY, stream_schema=STREAM_SCHEMA, **sizes)
 
         def batches() -> Iterator[pa.RecordBatch]:
             return SyntheticStream(rows, 1.0, SEED).batches(0, warm_tuples + 4 * rows, BATCH)

@@ -48,13 +48,13 @@ def flow(join: SemiStreamJoin, batches: Iterator[pa.RecordBatch], until: float) 
 
 def child(task: dict[str, object]) -> None:
     """Warm up (import, compile), join when the word comes, report while everything is still held."""
-    algorithm, direct = str(task["algorithm"]), bool(task["direct"])
+    algorithm, reads = str(task["algorithm"]), "direct" if task["direct"] else "mapped"
     rows, tuples = int(str(task["rows"])), int(str(task["tuples"]))
     rehearse(algorithm)
     ready()
     started = time.monotonic()
     with open_join(
-        algorithm, master=task["store"], memory=task["budget"], on=KEY, stream_schema=STREAM_SCHEMA, direct=direct
+        algorithm, master=task["store"], memory=task["budget"], on=KEY, stream_schema=STREAM_SCHEMA, reads=reads
     ) as join:
         out = flow(join, stream_batches(tuples, rows, seed=2), started + float(str(task["seconds"])))
         report = {

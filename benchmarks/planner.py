@@ -1,18 +1,26 @@
-"""Does the planner pick well? Every operator runs in every setting; the pick is compared with the fastest.
+"""Does the planner pick well? Operators run in every setting; "auto" and the plan's pick are compared with the fastest.
 
-Settings are drawn once, by a fixed seed, from sizes of R, budgets, skews, shares without a match, batch sizes, finished
-batch by batch or not, with an index (page store) or without (Parquet). The pick is what `algorithm="auto"` has settled
-on after its trial; the first plan, made of R, the budget and one batch of the stream, is judged beside it. Rates are
-wall-clock tuples per second. All operators run for a moment; the fastest few and the picks are opened again, warmed up
+Settings are drawn once, by a fixed seed: R of 1, 5, 20 and 50 million tuples, memory of 0.5 to 20 % of that, skews,
+shares without a match, batches of 10 k to 2 M, finished batch by batch or not, R in the page cache or read past it, a
+stream of five million tuples or one without an end. A few have a small R in Parquet, without an index. Two contestants
+are judged: the operator that the first plan picks, made of R, the budget and one batch of the stream; and "auto" as a
+whole, with all its planning, trials and changes.
+
+A stream that ends: everyone joins all of it from the beginning, with nothing in its cache, and the time counts, from
+opening to the last row. Whoever takes longer than the best so far is stopped at once; the pick and "auto" are stopped
+at 2.5 times the best, and count as that. The closest ones run once more, and the shorter time counts.
+
+A stream without an end: all operators run for a moment; the fastest few and the picks are opened again, warmed up
 until their caches are at rest (or for some seconds), and measured in turns. Half of these turns say which is the
 fastest, the other half how a pick compares with it, turn by turn, and the median counts: the fastest of several noisy
-figures would otherwise be the luckiest of them.
+figures would otherwise be the luckiest of them. "auto" is judged by what it has settled on after its trial.
 
-    python benchmarks/planner.py                     44 settings, about forty minutes
-    python benchmarks/planner.py --settings 6        fewer, to see that it runs
-    python benchmarks/planner.py --seed 3            other settings
-    python benchmarks/planner.py --save DIR          and keep the table as JSON
+    python benchmarks/planner.py --data DIR --save DIR     40 settings, about an hour, 10 GB of data
+    python benchmarks/planner.py --settings 6              fewer, to see that it runs
+    python benchmarks/planner.py --rows 1000000            only some sizes of R (also those not in the list)
+    python benchmarks/planner.py --seed 3                  other settings
 
+With `--save` every setting is kept as soon as it is done, and a run that was broken off goes on after the last one.
 None of these settings is used for calibration: that has data, sizes and budgets of its own.
 """
 
@@ -21,18 +29,17 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import random
+import math
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from contextlib import closing, suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
@@ -41,22 +48,25 @@ from semistream.cost.profile import CostProfile
 from semistream.engine.join import SemiStreamJoin
 from semistream.errors import BudgetError
 from semistream.lab.calibrate.calibrate import calibrate
-from semistream.lab.forms import path_of
 from semistream.lab.measure.steady import warm
 from semistream.lab.measure.turns import Performance, ratios, take_turns
-from semistream.lab.sources import Synthetic
-from semistream.lab.workloads.relation import KEY, MASTER_ROW_BYTES, stream_batches
+from semistream.lab.planning import Case, Data, cases
+from semistream.lab.workloads.relation import KEY, STREAM_SCHEMA
 from semistream.master.base import Master
-from semistream.master.open import open_master
+from semistream.master.reading import choose_reading
 from semistream.planner.auto import AutoJoin
-from semistream.planner.plan import JoinPlan, make_plan
+from semistream.planner.plan import Candidate, JoinPlan, make_plan
 from semistream.planner.stream import StreamSample
 from semistream.spec import JoinSpec
 
 SEED = 2026
-#: of a stream, which then begins again: more than any cache remembers
-TUPLES = 4_000_000
 WITHIN, SHARE, WORST = 0.9, 0.9, 0.5
+#: stopped at so many times the best time: who is judged, and everyone else
+JUDGED_LIMIT, LIMIT = 2.5, 1.05
+#: who promises less than this part of the best is not run at all
+HOPELESS_PROMISE = 0.2
+#: who is so close to the best runs once more
+CLOSE = 1.2
 #: seconds: a first impression, before and while it is taken; most of a warm-up; a turn
 FIRST_S, FIRST_WARM_S, MOST_WARM_S, TURN_S = 0.3, 0.3, 5.0, 0.25
 TURNS, FINALISTS = 10, 4
@@ -64,105 +74,154 @@ TURNS, FINALISTS = 10, 4
 MOST_TRIAL_S = 30.0
 #: who has less than this part of the fastest rate so far needs no further measurement
 HOPELESS = 0.5
-console = Console(width=150)
+AUTO = "auto"
+console = Console(width=170)
 
 
-@dataclass(frozen=True)
-class Case:
-    """One setting."""
-
-    rows: int
-    memory: int
-    skew: float
-    unmatched: float
-    index: bool
-    batch: int
-    micro_batches: bool
-
-
-def cases(count: int, seed: int) -> list[Case]:
-    """Drawn from all combinations, a fifth of them without an index (which there are 32 of)."""
-    indexed = [
-        Case(rows, int(rows * MASTER_ROW_BYTES * share), skew, unmatched, True, batch, micro)
-        for rows, share, skew, unmatched, batch, micro in itertools.product(
-            (50_000, 200_000, 500_000),
-            (0.03, 0.1, 0.3, 1.5),
-            (0.0, 0.5, 1.0, 1.3),
-            (0.0, 0.3, 0.9),
-            (2_000, 20_000),
-            (False, True),
-        )
-    ]
-    plain = [
-        Case(rows, memory, skew, unmatched, False, batch, micro)
-        for rows, memory, skew, unmatched, batch, micro in itertools.product(
-            (200_000, 500_000), (12_000_000, 30_000_000), (0.0, 1.0), (0.0, 0.3), (20_000,), (False, True)
-        )
-    ]
-    dice = random.Random(seed)
-    few = count // 5
-    return dice.sample(indexed, count - few) + dice.sample(plain, few)
-
-
-class Data:
-    """R as page stores and Parquet, and streams, made when first needed."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._streams: dict[tuple[int, float, float, int], list[pa.RecordBatch]] = {}
-
-    def master(self, case: Case) -> Master:
-        source = Synthetic(case.rows, page_rows=64)
-        if case.index:
-            return open_master(path_of(source, "pages", self._folder), (KEY,))
-        path = self._folder / f"narrow-{case.rows}.parquet"
-        if not path.exists():
-            pq.write_table(source.master.table().select([KEY, "m01", "m02", "m03"]), path, row_group_size=50_000)
-        return open_master(path, (KEY,))
-
-    def stream(self, case: Case) -> list[pa.RecordBatch]:
-        """Batches; the share without a match has keys behind R's last one, as many of them as R would have."""
-        key = (case.rows, case.skew, case.unmatched, case.batch)
-        if key not in self._streams:
-            self._streams.clear()
-            self._streams[key] = [
-                _missing(batch, case)
-                for batch in stream_batches(TUPLES, case.rows, case.skew, 2, batch_rows=case.batch)
-            ]
-        return self._streams[key]
-
-
-def _missing(batch: pa.RecordBatch, case: Case) -> pa.RecordBatch:
-    if not case.unmatched:
-        return batch
-    keys = batch.column(0)
-    # Whether a key is missing depends on the key alone: spread over all ranks.
-    spread = pc.bit_wise_and(pc.multiply(keys, 2_654_435_761), (1 << 20) - 1)
-    gone = pc.less(spread, int(case.unmatched * (1 << 20)))
-    moved = pc.if_else(gone, pc.add(pc.multiply(keys, 2), 2 * case.rows), keys)
-    return pa.RecordBatch.from_arrays([moved.cast(keys.type), *batch.columns[1:]], schema=batch.schema)
+SPEC = JoinSpec.make(KEY, "left")
 
 
 def planned(case: Case, master: Master, first: pa.RecordBatch, profile: CostProfile) -> JoinPlan:
-    spec = JoinSpec.make(KEY, "left")
-    sample = StreamSample(master, spec, first.schema)
+    sample = StreamSample(master, SPEC, first.schema)
     sample.add(first)
     sample.probe(first, case.memory)
     return make_plan(
         master,
-        spec,
+        SPEC,
         first.schema,
         case.memory,
         sample.statistics(),
         profile=profile,
         batch=case.batch,
         micro_batches=case.micro_batches,
+        direct=case.direct,
+        policy=case.policy,
     )
+
+
+def opened_auto(case: Case, master: Master, profile: CostProfile) -> AutoJoin:
+    reading = choose_reading(master, "direct" if case.direct else "mapped", case.memory)
+    return AutoJoin(master, SPEC, case.memory, profile=profile, reading=reading, policy=case.policy)
+
+
+def opened(case: Case, master: Master, algorithm: str, options: dict[str, Any]) -> SemiStreamJoin:
+    join = SemiStreamJoin(ALGORITHMS[algorithm], master, SPEC, case.memory, options, direct=case.direct)
+    try:
+        join.start(STREAM_SCHEMA)
+    except BaseException:
+        join.close()
+        raise
+    return join
+
+
+def workable(case: Case, master: Master, plan: JoinPlan) -> JoinPlan:
+    """The plan from its first candidate on that the budget really allows, as "auto" takes it."""
+    for place, each in enumerate(plan.candidates):
+        with suppress(BudgetError):
+            opened(case, master, each.algorithm, dict(each.options)).close()
+            return replace(plan, candidates=plan.candidates[place:])
+    return plan
+
+
+def _spend(outputs: Iterator[pa.RecordBatch]) -> None:
+    for _ in outputs:
+        pass
+
+
+# --------------------------------------------------------------------------------------- a stream that ends
+
+
+class Race:
+    """All contestants of a setting over the whole stream, each from the beginning."""
+
+    def __init__(self, case: Case, master: Master, stream: list[pa.RecordBatch], profile: CostProfile) -> None:
+        self._case, self._master, self._stream, self._profile = case, master, stream, profile
+        #: shortest time of each; who was stopped has the time it had when that happened
+        self.times: dict[str, float] = {}
+        self.stopped: set[str] = set()
+        self.revisions: list[str] = []
+
+    @property
+    def best(self) -> float:
+        finished = [seconds for name, seconds in self.times.items() if name not in self.stopped]
+        return min(finished, default=math.inf)
+
+    def run(self, name: str, algorithm: str, options: dict[str, Any], limit: float) -> None:
+        """One contestant; longer than `limit` seconds interests nobody."""
+        started = time.perf_counter()
+        try:
+            join: AutoJoin | SemiStreamJoin
+            if algorithm == AUTO:
+                join = opened_auto(self._case, self._master, self._profile)
+            else:
+                join = opened(self._case, self._master, algorithm, options)
+        except BudgetError:
+            return
+        with join:
+            finished = self._joined(join, started + limit)
+            seconds = time.perf_counter() - started
+            if isinstance(join, AutoJoin):
+                self.revisions = [str(join.algorithm), *join.explain().revisions]
+        if finished:
+            self.stopped.discard(name)
+        elif name not in self.times:
+            self.stopped.add(name)
+        if finished or name not in self.times:
+            self.times[name] = min(seconds, self.times.get(name, math.inf))
+
+    def _joined(self, join: AutoJoin | SemiStreamJoin, until: float) -> bool:
+        for batch in self._stream:
+            _spend(join.push(batch))
+            if self._case.micro_batches:
+                _spend(join.drain())
+            if time.perf_counter() > until:
+                return False
+        _spend(join.drain())
+        return time.perf_counter() <= until
+
+
+def measure_whole(case: Case, master: Master, data: Data, profile: CostProfile, plan: JoinPlan) -> dict[str, Any]:
+    """The time of the whole stream."""
+    race = Race(case, master, data.stream(case), profile)
+    pick = _label(plan.choice, "*")
+    contestants = {pick: plan.choice} | {each.algorithm: each for each in plan.candidates}
+    race.run(pick, plan.choice.algorithm, dict(plan.choice.options), math.inf)
+    promised = plan.choice.rate_per_s
+    for name, each in contestants.items():
+        if name != pick and each.rate_per_s >= HOPELESS_PROMISE * promised:
+            race.run(name, each.algorithm, {} if name == each.algorithm else dict(each.options), LIMIT * race.best)
+    race.run(AUTO, AUTO, {}, JUDGED_LIMIT * race.best)
+    for name in sorted(race.times, key=race.times.__getitem__):
+        if name not in race.stopped and race.times[name] <= CLOSE * race.best:
+            algorithm = AUTO if name == AUTO else contestants[name].algorithm
+            options = dict(contestants[name].options) if name == pick else {}
+            race.run(name, algorithm, options, LIMIT * race.times[name])
+    named = {name: seconds for name, seconds in race.times.items() if name not in race.stopped and name != AUTO}
+    fastest = min(named, key=named.__getitem__)
+    least = named[fastest]
+    return {
+        "pick": f"{AUTO}: {race.revisions[0]}",
+        "plan": pick,
+        "fastest": fastest,
+        "ratio": least / max(race.times[AUTO], 1e-9),
+        "plan_ratio": least / race.times[pick],
+        "revisions": race.revisions[1:],
+        "rates": {name: sum(map(len, data.stream(case))) / seconds for name, seconds in race.times.items()},
+        "stopped": sorted(race.stopped),
+    }
+
+
+def _label(candidate: Candidate, mark: str) -> str:
+    """Sizes other than the usual ones have a mark: those of the first plan one star, those after the trial two."""
+    return candidate.algorithm + (mark if candidate.options else "")
+
+
+# ---------------------------------------------------------------------------------- a stream without an end
 
 
 def settled(case: Case, master: Master, stream: list[pa.RecordBatch], profile: CostProfile) -> tuple[Any, list[str]]:
     """What "auto" has chosen when its trial is over, and what it says about it."""
-    with AutoJoin(master, JoinSpec.make(KEY, "left"), case.memory, profile=profile) as join:
+    with opened_auto(case, master, profile) as join:
         until = time.perf_counter() + MOST_TRIAL_S
         for batch in itertools.cycle(stream):
             _spend(join.push(batch))
@@ -178,8 +237,7 @@ class Runner(Performance):
     """One operator in one setting, kept open so that it can be measured in turns with others."""
 
     def __init__(self, name: str, master: Master, case: Case, stream: list[pa.RecordBatch], options: Any) -> None:
-        self.join = SemiStreamJoin(ALGORITHMS[name], master, JoinSpec.make(KEY, "left"), case.memory, options)
-        self.join.start(stream[0].schema)
+        self.join = opened(case, master, name, options)
         self._drains = case.micro_batches
         super().__init__(self._joined, itertools.cycle(stream))
 
@@ -189,24 +247,16 @@ class Runner(Performance):
             yield from self.join.drain()
 
 
-def _spend(outputs: Iterator[pa.RecordBatch]) -> None:
-    for _ in outputs:
-        pass
-
-
-def measure(case: Case, data: Data, profile: CostProfile) -> dict[str, Any]:
-    master, stream = data.master(case), data.stream(case)
-    started = time.perf_counter()
-    plan = planned(case, master, stream[0], profile)
-    planning = time.perf_counter() - started
+def measure_at_rest(case: Case, master: Master, data: Data, profile: CostProfile, plan: JoinPlan) -> dict[str, Any]:
+    """The rate when everyone has learnt what it will, or had its time for it."""
+    stream = data.stream(case)
     chosen, revisions = settled(case, master, stream, profile)
     contestants: dict[str, tuple[str, dict[str, Any]]] = {
         each.algorithm: (each.algorithm, {}) for each in plan.candidates
     }
     labels = {}
-    # Sizes other than the usual ones have a mark: those of the first plan one star, those after the trial two.
     for what, mark, pick in (("plan", "*", plan.choice), ("pick", "**", chosen)):
-        labels[what] = pick.algorithm + (mark if pick.options else "")
+        labels[what] = _label(pick, mark)
         contestants[labels[what]] = (pick.algorithm, dict(pick.options))
     first: dict[str, float] = {}
     for name, (algorithm, options) in contestants.items():
@@ -229,19 +279,16 @@ def measure(case: Case, data: Data, profile: CostProfile) -> dict[str, Any]:
     rates = {name: runner.rates for name, runner in runners.items()}
     for runner in runners.values():
         runner.join.close()
-    master.close()
     final = {name: statistics.median(values) for name, values in rates.items()}
     fastest = max(rates, key=lambda name: statistics.median(rates[name][0::2]))
 
     def beside(label: str) -> float:
         return statistics.median(ratios(rates[label][1::2], rates[fastest][1::2]))
 
-    predicted = {each.algorithm: each.rate_per_s for each in plan.candidates}
     return {
-        "case": asdict(case),
         "pick": labels["pick"],
         "plan": labels["plan"],
-        "options": chosen.options,
+        "options": dict(chosen.options),
         "fastest": fastest,
         "ratio": beside(labels["pick"]),
         "plan_ratio": beside(labels["plan"]),
@@ -249,6 +296,24 @@ def measure(case: Case, data: Data, profile: CostProfile) -> dict[str, Any]:
         "rates": final,
         "turns": rates,
         "first": first,
+    }
+
+
+def measure(case: Case, data: Data, profile: CostProfile) -> dict[str, Any]:
+    with closing(data.master(case)) as master:
+        first = data.stream(case)[0]
+        # What is compiled or imported at the first call is nobody's time.
+        planned(case, master, first, profile)
+        started = time.perf_counter()
+        plan = planned(case, master, first, profile)
+        planning = time.perf_counter() - started
+        plan = workable(case, master, plan)
+        way = measure_at_rest if case.horizon is None else measure_whole
+        found = way(case, master, data, profile, plan)
+    predicted = {each.algorithm: each.rate_per_s for each in plan.candidates}
+    return {
+        "case": asdict(case),
+        **found,
         "predicted": predicted,
         "planning_s": planning,
         "exponent": plan.stream.exponent,
@@ -256,10 +321,26 @@ def measure(case: Case, data: Data, profile: CostProfile) -> dict[str, Any]:
     }
 
 
+def line(number: int, result: dict[str, Any]) -> str:
+    case = result["case"]
+    ways = [
+        "drained" if case["micro_batches"] else "flowing",
+        "direct" if case["direct"] else "page cache" if case["index"] else "Parquet",
+        "at rest" if case["horizon"] is None else f"{case['horizon'] / 1e6:g} M tuples",
+    ]
+    return (
+        f"{number}: R {case['rows']:,}, {case['memory'] / 1e6:.3g} MB, skew {case['skew']:g}, absent "
+        f"{case['unmatched']:g}, batches of {case['batch']:,}, {', '.join(ways)}: "
+        f"{result['pick']} {result['ratio']:.2f} of {result['fastest']} "
+        f"({result['rates'][result['fastest']] / 1e6:.2f} M/s), planned {result['plan']} "
+        f"{result['plan_ratio']:.2f}; {result['revisions']}"
+    )
+
+
 def show(results: list[dict[str, Any]]) -> None:
     table = Table(title="the planner's pick and the fastest operator, M tuples/s")
-    setting = ("R", "M", "skew", "absent", "index", "batch", "micro")
-    for column in (*setting, "pick", "rate", "fastest", "rate", "ratio", "plan"):
+    setting = ("R", "M", "skew", "absent", "batch", "drained", "reads", "horizon")
+    for column in (*setting, "pick", "fastest", "rate", "ratio", "plan", "ratio"):
         table.add_column(column, justify="right")
     for result in results:
         case = result["case"]
@@ -268,20 +349,24 @@ def show(results: list[dict[str, Any]]) -> None:
             f"{case['memory'] / 1e6:.3g} MB",
             f"{case['skew']:g}",
             f"{case['unmatched']:g}",
-            "yes" if case["index"] else "no",
             f"{case['batch']:,}",
             "yes" if case["micro_batches"] else "no",
+            "direct" if case["direct"] else "cached" if case["index"] else "Parquet",
+            "at rest" if case["horizon"] is None else f"{case['horizon'] / 1e6:g} M",
             result["pick"],
-            f"{result['rates'][result['pick']] / 1e6:.2f}",
             result["fastest"],
             f"{result['rates'][result['fastest']] / 1e6:.2f}",
             f"{result['ratio']:.2f}",
+            result["plan"],
             f"{result['plan_ratio']:.2f}",
         )
     console.print(table)
     planning = statistics.median(result["planning_s"] for result in results)
-    console.print(f"{len(results)} settings; planning took {planning:.2f} s in the median")
-    for name, who in (("ratio", "the pick"), ("plan_ratio", "the first plan, before any trial,")):
+    large = sum(result["case"]["rows"] >= 5_000_000 for result in results)
+    console.print(
+        f"{len(results)} settings, {large} with R of 5 M or more; planning took {planning:.2f} s in the median"
+    )
+    for name, who in (("ratio", '"auto" as a whole'), ("plan_ratio", "the first plan's pick")):
         good = sum(result[name] >= WITHIN for result in results) / len(results)
         worst = min(result[name] for result in results)
         console.print(
@@ -292,29 +377,30 @@ def show(results: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--settings", type=int, default=44)
+    parser.add_argument("--settings", type=int, default=40)
     parser.add_argument("--seed", type=int, default=SEED, help="of the draw of settings")
+    parser.add_argument("--rows", type=int, nargs="*", help="sizes of R to draw from")
     parser.add_argument("--profile", type=Path, help="a stored profile; without it the machine is calibrated first")
     parser.add_argument("--data", type=Path, help="keep generated data there")
-    parser.add_argument("--save", type=Path)
+    parser.add_argument("--save", type=Path, help="a folder for the table as JSON; settings in it are not run again")
     options = parser.parse_args()
     profile = CostProfile.load(options.profile) if options.profile else calibrate()
-    results = []
+    kept = None if options.save is None else options.save / "planner.json"
+    results: list[dict[str, Any]] = json.loads(kept.read_text()) if kept is not None and kept.exists() else []
+    if kept is not None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="semistream-bench-") as scratch:
         folder = options.data or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        data = Data(folder)
-        for case in cases(options.settings, options.seed):
+        data = Data(folder, console.print)
+        for case in cases(options.settings, options.seed, options.rows):
+            if any(result["case"] == asdict(case) for result in results):
+                continue
             results.append(measure(case, data, profile))
-            last = results[-1]
-            console.print(
-                f"{len(results)}: {case}: {last['pick']} {last['ratio']:.2f} of {last['fastest']}, "
-                f"planned {last['plan']} {last['plan_ratio']:.2f}; {last['revisions']}"
-            )
+            console.print(line(len(results), results[-1]))
+            if kept is not None:
+                kept.write_text(json.dumps(results, indent=1))
     show(results)
-    if options.save:
-        options.save.mkdir(parents=True, exist_ok=True)
-        (options.save / "planner.json").write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

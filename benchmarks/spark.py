@@ -7,9 +7,11 @@ is timed is a micro-batch from trigger to commit, after the warm-up; the median 
     python benchmarks/spark.py                                  R = 10 M, batches of 500 k: the bars
     python benchmarks/spark.py --curve --data DIR               R = 1, 10, 50 M; batches of 100 k, 500 k, 2 M
     python benchmarks/spark.py --rows 1e6 --batch 100e3 500e3   others
+    python benchmarks/spark.py --rows 50e6 --reads direct mapped --data DIR   R past the page cache and in it
     python benchmarks/spark.py --memory-run                     resident size of the Python workers over 50 batches
 
-DIR keeps the generated data for the next time.
+With `--reads direct` R is read past the page cache by `enrich`; the native join reads its Parquet files as Spark does,
+through the page cache. DIR keeps the generated data for the next time.
 """
 
 from __future__ import annotations
@@ -49,6 +51,9 @@ FILE_ROWS = 50_000
 WIDE_DDL = "k long, seq long, qty int" + "".join(f", {name} long" for name in MASTER_SCHEMA.names if name != KEY)
 BARS = {("sweepjoin inner", "transport"): 0.7, ("sweepjoin left", "transport"): 0.7}
 BARS |= {("sweepjoin inner", "native inner"): 2.5, ("sweepjoin left", "native left"): 10.0}
+#: what else is compared, with no bar
+BESIDE = [("sweepjoin inner direct", other) for other in ("transport", "sweepjoin inner", "native inner")]
+BESIDE += [("sweepjoin left direct", other) for other in ("transport", "sweepjoin left", "native left")]
 console = Console(width=150)
 
 
@@ -62,10 +67,12 @@ class Result:
     rates: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, list[float]] = field(default_factory=dict)
     hit_rate: dict[str, float] = field(default_factory=dict)
+    #: bytes of R that were read for a measured batch
+    bytes_read: dict[str, float] = field(default_factory=dict)
 
     def ratios(self) -> dict[str, float]:
         found = {}
-        for ours, theirs in BARS:
+        for ours, theirs in (*BARS, *BESIDE):
             if ours in self.rates and theirs in self.rates:
                 found[f"{ours} / {theirs}"] = self.rates[ours] / self.rates[theirs]
         return found
@@ -101,12 +108,12 @@ def widen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def contestant(name: str, df: DataFrame, data: Data, memory: int) -> DataFrame:
-    kind, _, how = name.partition(" ")
-    if kind == "transport":
+    if name == "transport":
         return df.mapInArrow(widen, WIDE_DDL)
+    kind, how, *reads = name.split()
     if kind == "native":
         return df.join(df.sparkSession.read.parquet(str(data.parquet)), KEY, how)
-    return enrich(df, data.store, on=KEY, how=how, memory=memory, algorithm=kind)
+    return enrich(df, data.store, on=KEY, how=how, memory=memory, algorithm=kind, reads=(reads or ["mapped"])[0])
 
 
 def run(spark: SparkSession, name: str, data: Data, result: Result, warm: int, measured: int) -> None:
@@ -124,23 +131,32 @@ def run(spark: SparkSession, name: str, data: Data, result: Result, warm: int, m
     times = [batch.seconds for batch in finished[-measured:]]
     result.seconds[name] = [*result.seconds.get(name, []), *times]
     result.rates[name] = result.batch / statistics.median(result.seconds[name])
-    values = metrics.of(query, finished[-1].number)
-    if values:
-        result.hit_rate[name] = values["hit_rate"]
+    counted = [values for batch in finished[-measured:] if (values := metrics.of(query, batch.number))]
+    read = ""
+    if counted:
+        wrong = next((values["rows_out"] for values in counted if values["rows_out"] != result.batch), None)
+        if wrong is not None:
+            raise SystemExit(f"{name} gave {wrong:,} rows for a batch of {result.batch:,} tuples")
+        result.hit_rate[name] = counted[-1]["hit_rate"]
+        result.bytes_read[name] = statistics.mean(values["bytes_read"] for values in counted)
+        read = f", {result.bytes_read[name] / 1e9:.3f} GB read per batch"
     spread = f"{result.batch / max(times) / 1e6:.2f} to {result.batch / min(times) / 1e6:.2f}"
-    console.print(f"  {name}: {result.batch / statistics.median(times) / 1e6:.3f} M rows/s ({spread})")
+    console.print(f"  {name}: {result.batch / statistics.median(times) / 1e6:.3f} M rows/s ({spread}){read}")
 
 
-def measure(spark: SparkSession, data: Data, rows: int, batch: int, warm_rows: int, native: bool) -> Result:
-    result = Result(rows, batch, rows * MASTER_ROW_BYTES // 10)
+def measure(spark: SparkSession, data: Data, batch: int, given: argparse.Namespace) -> Result:
+    rows = data.rows
+    result = Result(rows, batch, int(given.memory or rows * MASTER_ROW_BYTES // 10))
     console.print(f"R = {rows:,}, batches of {batch:,}, memory {result.memory / 1e6:.0f} MB")
-    warm = max(warm_rows // batch, 3)
+    warm = max(int(given.warm) // batch, 3)
     measured = 8 if batch <= 500_000 else 4
     run(spark, "transport", data, result, 3, measured)
     for how in ("inner", "left"):
-        run(spark, f"sweepjoin {how}", data, result, warm, measured)
-        run(spark, "transport", data, result, 1, measured)
-    if native:
+        for reads in given.reads:
+            name = f"sweepjoin {how}" + (" direct" if reads == "direct" else "")
+            run(spark, name, data, result, warm, measured)
+            run(spark, "transport", data, result, 1, measured)
+    if not given.no_native:
         # From 50 M on a native batch takes minutes, so one has to do.
         many = rows < 50_000_000
         run(spark, "native inner", data, result, 1 if many else 0, 3 if many else 1)
@@ -150,19 +166,21 @@ def measure(spark: SparkSession, data: Data, rows: int, batch: int, warm_rows: i
 
 def show(results: list[Result]) -> None:
     table = Table(title="rows per second, and ratios with the bar where there is one")
-    for column in ("R", "batch", "contestant", "M rows/s", "hit rate", "ratio"):
+    for column in ("R", "batch", "contestant", "M rows/s", "GB read", "hit rate", "ratio"):
         table.add_column(column, justify="right")
     for result in results:
         bars = result.rows == 10_000_000 and result.batch == 500_000
         for name, rate in result.rates.items():
             ratios = []
-            for (ours, theirs), bar in BARS.items():
+            for ours, theirs in (*BARS, *BESIDE):
                 if ours == name and theirs in result.rates:
-                    ratio = rate / result.rates[theirs]
-                    verdict = f" (bar {bar:g}: {'pass' if ratio >= bar else 'short'})" if bars else ""
+                    ratio, bar = rate / result.rates[theirs], BARS.get((ours, theirs))
+                    verdict = f" (bar {bar:g}: {'pass' if ratio >= bar else 'short'})" if bars and bar else ""
                     ratios.append(f"{ratio:.2f} x {theirs}{verdict}")
             hits = f"{result.hit_rate[name]:.3f}" if name in result.hit_rate else ""
-            table.add_row(f"{result.rows:,}", f"{result.batch:,}", name, f"{rate / 1e6:.3f}", hits, "; ".join(ratios))
+            read = f"{result.bytes_read[name] / 1e9:.3f}" if name in result.bytes_read else ""
+            size = (f"{result.rows:,}", f"{result.batch:,}")
+            table.add_row(*size, name, f"{rate / 1e6:.3f}", read, hits, "; ".join(ratios))
     console.print(table)
 
 
@@ -233,7 +251,10 @@ def main() -> None:
     parser.add_argument("--warm", type=float, default=10e6, help="tuples before the measured ones")
     parser.add_argument("--no-native", action="store_true")
     parser.add_argument("--memory-run", action="store_true")
-    parser.add_argument("--memory", type=float, default=120e6, help="budget of the memory run")
+    parser.add_argument("--memory", type=float, help="budget (default: 10 %% of R; 120 MB in the memory run)")
+    parser.add_argument(
+        "--reads", nargs="+", choices=["mapped", "direct"], default=["mapped"], help="in the page cache, or past it"
+    )
     parser.add_argument("--data", type=Path)
     parser.add_argument("--save", type=Path, help="write the results there, as JSON")
     options = parser.parse_args()
@@ -254,10 +275,10 @@ def main() -> None:
         for count in rows:
             data = Data(folder, int(count))
             if options.memory_run:
-                memory_run(spark, data, 50, int(options.memory), local)
+                memory_run(spark, data, 50, int(options.memory or 120e6), local)
                 continue
             for batch in sizes:
-                results.append(measure(spark, data, int(count), int(batch), int(options.warm), not options.no_native))
+                results.append(measure(spark, data, int(batch), options))
                 show(results[-1:])
     finally:
         spark.stop()

@@ -34,7 +34,8 @@ class PlainSweep:
         self._work, self._pages = work, PageGroups(work, direct)
 
     def join(self, chunk: Chunk, ids: np.ndarray) -> Iterator[pa.RecordBatch]:
-        sweep = Sweep(self._work, self._pages, chunk.codes[ids], ids, self._work.output.of_chunk(chunk))
+        tuples = self._work.output.of_chunk(chunk)
+        sweep = Sweep(self._work, self._pages, tuples, [(chunk.codes[ids], ids)])
         for group in sweep.groups():
             yield from sweep.pairs(group)
 

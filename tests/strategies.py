@@ -17,6 +17,7 @@ from functools import lru_cache
 import hypothesis.strategies as st
 import numpy as np
 import pyarrow as pa
+from hypothesis import settings
 
 from semistream.testing import reference_join, split
 
@@ -257,6 +258,11 @@ def wide_table(ids: Ids, seed: int = 0) -> pa.Table:
 
 
 # --- hypothesis ----------------------------------------------------------------------------------------
+
+
+def examples(count: int) -> settings:
+    """So many random joins for each operator; ten times as many with `--hypothesis-profile=thorough`."""
+    return settings(max_examples=count * (10 if settings.get_current_profile_name() == "thorough" else 1))
 
 
 @dataclass(frozen=True)

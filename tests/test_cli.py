@@ -77,7 +77,8 @@ def test_algorithms_as_json(invoke: Invoke) -> None:
         assert row["title"].strip()
         assert row["weighed_by_auto"]
         options = {option["name"]: option for option in row["options"]}
-        assert options["direct"]["default"] is False
+        assert options["buffer_bytes"]["default"] is None
+        assert "direct" not in options
         assert all(set(option) == {"name", "default", "allowed", "about"} for option in row["options"])
     by_name = {row["name"]: row for row in rows}
     assert "cmeshjoin" in by_name["ssj"]["aliases"]

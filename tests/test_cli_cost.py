@@ -46,6 +46,41 @@ def test_explain(data: Path) -> None:
     assert abs(printed["stream"]["exponent"] - 1.0) < 0.2
 
 
+def test_explain_says_how_r_is_read(data: Path) -> None:
+    common = ("explain", "--stream", data / "s.parquet", "--master", data / "r", "--on", KEY, "--memory", "400KB")
+    for algorithm in ("auto", "cachejoin"):
+        assert "reads    R has " in said(*common, "--algorithm", algorithm).output
+        given = (*common, "--algorithm", algorithm, "--reads", "direct", "--run", "--json")
+        printed = json.loads(said(*given).stdout)
+        assert printed["setting"]["direct"]
+        assert printed["setting"]["reads"] == "reads='direct' was asked for: reads go past the page cache"
+        assert printed["measured"]["tuples"] == 30_000
+
+
+@pytest.mark.parametrize("command", ["join", "explain", "tune"])
+def test_ways_to_read_are_known(command: str, data: Path, tmp_path: Path) -> None:
+    words: tuple[object, ...] = ("--stream", data / "s.parquet", "--master", data / "r.parquet", "--on", KEY)
+    words = ("tune", "meshjoin", *words) if command == "tune" else (command, *words)
+    words = (*words, "--out", tmp_path / "out.parquet") if command == "join" else words
+    unknown = said(*words, "--reads", "buffered")
+    assert unknown.exit_code == 2
+    assert unknown.stderr == "error: reads='buffered' is unknown; allowed are auto, mapped, direct\n"
+    algorithm = () if command == "tune" else ("--algorithm", "meshjoin")
+    in_place = said(*words, *algorithm, "--reads", "direct")
+    assert in_place.exit_code == 2
+    assert "which only a page store allows" in in_place.stderr
+
+
+def test_explain_is_for_the_rows_of_the_stream(data: Path) -> None:
+    common = ("--stream", data / "s.parquet", "--master", data / "r", "--on", KEY, "--memory", "400KB")
+    assert "predicted over the first 30,000 tuples" in said("explain", *common).output
+    longer = json.loads(said("explain", *common, "--horizon", 50_000_000, "--json").stdout)
+    assert longer["setting"]["horizon"] == longer["predicted"]["tuples"] == 50_000_000
+    refused = said("explain", *common, "--horizon", 0)
+    assert refused.exit_code == 2
+    assert "at least 1" in refused.stderr
+
+
 def test_explain_without_an_index(data: Path) -> None:
     common = ("--stream", data / "s.parquet", "--on", KEY, "--memory", "20MB", "--micro-batches", "--json")
     printed = json.loads(said("explain", "--master", data / "r.parquet", *common).stdout)

@@ -16,6 +16,8 @@ On: TypeAlias = str | Sequence[str] | Mapping[str, str]
 AUTO = "auto"
 DEFAULT_MEMORY = "64MB"
 HOWS = ("inner", "left", "semi", "anti")
+#: how R is read: through the page cache, past it, or what suits R and the machine
+READS = ("auto", "mapped", "direct")
 _UNITS = {
     "": 1,
     "B": 1,
@@ -57,6 +59,18 @@ def parse_bytes(value: str | int | float) -> int:
     return int(size)
 
 
+def format_bytes(size: float) -> str:
+    """A size for people to read.
+
+    >>> format_bytes(6_240_000_000), format_bytes(512)
+    ('6.24 GB', '512 bytes')
+    """
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:.3g} {unit}"
+    return f"{size:.0f} bytes"
+
+
 def parse_seconds(value: str | int | float) -> float:
     """Seconds of a duration such as 1.5, "500ms", "30s", "2 min", "1h".
 
@@ -76,6 +90,13 @@ def parse_seconds(value: str | int | float) -> float:
             "for example '30s'"
         )
     return seconds
+
+
+def checked_reads(value: str) -> str:
+    """The same, if it is one of `READS`."""
+    if value not in READS:
+        raise ConfigError(f"reads={value!r} is unknown; allowed are {', '.join(READS)}")
+    return value
 
 
 @dataclass(frozen=True)
@@ -144,10 +165,12 @@ class JoinRequest:
     spec: JoinSpec
     memory_bytes: int
     algorithm: str = AUTO
-    #: of the algorithm; "auto" takes `direct`
+    #: of the algorithm; "auto" takes none
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     #: the longest time that a tuple may wait at full speed; None: as long as it takes
     max_delay_s: float | None = None
+    #: one of `READS`; no row depends on it
+    reads: str = AUTO
 
     @staticmethod
     def make(
@@ -160,6 +183,7 @@ class JoinRequest:
         suffix: str = "_right",
         fold_case: bool = False,
         max_delay: str | float | None = None,
+        reads: str = AUTO,
         options: Mapping[str, Any] | None = None,
     ) -> JoinRequest:
         """Read the forms a caller may use: sizes such as "64MB", times such as "30s"; no algorithm means "auto".
@@ -172,6 +196,7 @@ class JoinRequest:
             algorithm=AUTO if algorithm is None else algorithm,
             options=dict(options or {}),
             max_delay_s=None if max_delay is None else parse_seconds(max_delay),
+            reads=checked_reads(reads),
         )
 
     @property

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from semistream.engine.protocol import Join
 from semistream.errors import BudgetError
-from semistream.master.base import Bytes, Int64s, Master, PageBlock, PageReader, RunRead
+from semistream.master.base import Bytes, Int64s, Master, PageBlock, PageFile, PageReader, RunRead
 from semistream.planner.open import open_join
 from semistream.spec import On
 
@@ -321,6 +321,10 @@ class FaultyMaster(Master):
         return self.inner.n_pages
 
     @property
+    def page_files(self) -> Sequence[PageFile] | None:
+        return self.inner.page_files
+
+    @property
     def has_failed(self) -> bool:
         """Whether the access that fails has come."""
         return self.accesses >= self.fail_at
@@ -366,6 +370,9 @@ class FaultyReader(PageReader):
     def read_runs(self, pages: Int64s, buffer: Bytes, gap_bytes: int) -> RunRead:
         self.master.access()
         return self.inner.read_runs(pages, buffer, gap_bytes)
+
+    def fitting(self, pages: Int64s, size: int, gap_bytes: int) -> int:
+        return self.inner.fitting(pages, size, gap_bytes)
 
     def map(self, pages: Int64s) -> PageBlock:
         self.master.access()

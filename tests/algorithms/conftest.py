@@ -74,4 +74,4 @@ def _write(
         build_shards(table, path, on, page_rows, shards=7, **options)
     else:
         semistream.build_pages(table, path, on=on, page_rows=page_rows, **options)
-    return {"master": path, "direct": form.startswith("direct")}
+    return {"master": path, "reads": "direct" if form.startswith("direct") else "mapped"}

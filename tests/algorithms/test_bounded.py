@@ -98,7 +98,7 @@ def resident_rows(folder: Path, *arguments: str) -> list[dict[str, object]]:
 def test_resident_memory_obeys_the_budget(tmp_path: Path) -> None:
     """R = 60 MB, a budget of 16 MB, seen from outside the process, for a scan and an index operator."""
     chosen = {operator.access: name for name, operator in ALGORITHMS.items()}
-    limits = ["--budgets", "16MB", "--tuples", "1000000", "--seconds", "5"]
+    limits = ["--budgets", "16MB", "--tuples", "500000", "--seconds", "2"]
     rows = resident_rows(tmp_path, *chosen.values(), *limits)
     assert len(rows) == 2 * len(chosen)
     assert [row for row in rows if not row["ok"]] == []

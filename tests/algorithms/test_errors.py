@@ -177,41 +177,41 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-@pytest.mark.parametrize("direct", [False, True])
-def test_truncated_page_file(operator: str, store: Path, direct: bool) -> None:
+@pytest.mark.parametrize("reads", ["mapped", "direct"])
+def test_truncated_page_file(operator: str, store: Path, reads: str) -> None:
     path = page_file(store)
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size * 2 // 3)
-    refused_or_raises(operator, store, direct)
+    refused_or_raises(operator, store, reads)
 
 
-@pytest.mark.parametrize("direct", [False, True])
-def test_wrong_checksum(operator: str, store: Path, direct: bool) -> None:
+@pytest.mark.parametrize("reads", ["mapped", "direct"])
+def test_wrong_checksum(operator: str, store: Path, reads: str) -> None:
     """One flipped bit in every page: whichever page is read first, the join must not answer from it."""
     path = page_file(store)
     content = bytearray(path.read_bytes())
     content[300::512] = bytes(byte ^ 1 for byte in content[300::512])
     path.write_bytes(content)
-    refused_or_raises(operator, store, direct)
+    refused_or_raises(operator, store, reads)
 
 
 def test_unreadable_manifest(operator: str, store: Path) -> None:
     for path in store.rglob("*.json"):
         path.write_text('{"half": ')
-    refused_or_raises(operator, store, direct=False)
+    refused_or_raises(operator, store, "mapped")
 
 
 def test_deleted_page_file(operator: str, store: Path) -> None:
     page_file(store).unlink()
-    refused_or_raises(operator, store, direct=False)
+    refused_or_raises(operator, store, "mapped")
 
 
-def refused_or_raises(operator: str, store: Path, direct: bool) -> None:
+def refused_or_raises(operator: str, store: Path, reads: str) -> None:
     """StoreError at the latest when the first tuples need a page."""
     stream = pa.table({"key": np.arange(0, 5000, 3)})
 
     def run() -> None:
-        with open_join(operator, master=store, on="key", direct=direct) as join:
+        with open_join(operator, master=store, on="key", reads=reads) as join:
             run_join(join, stream)
 
     with pytest.raises(StoreError, match=store.name):

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
-from tests.strategies import HOWS, RandomJoin, pressing_case, random_joins
+from tests.strategies import HOWS, RandomJoin, examples, pressing_case, random_joins
 
 from semistream import build_pages, open_join
 from semistream.algorithms.registry import ALGORITHMS
@@ -56,30 +56,30 @@ def compare(random: RandomJoin, opened: dict[str, object], operators: list[str])
             raise
 
 
-@settings(max_examples=50)
+@examples(25)
 @given(random=random_joins())
 def test_operators_agree(random: RandomJoin) -> None:
     master = MemoryMaster(random.case.master, random.case.on, page_rows=random.page_rows)
     compare(random, {"master": master}, sorted(ALGORITHMS))
 
 
-@settings(max_examples=50)
+@examples(25)
 @given(random=random_joins(kinds=HASHED), bits=st.integers(0, 4))
 def test_operators_agree_when_codes_collide(random: RandomJoin, bits: int) -> None:
     master = MemoryMaster(random.case.master, random.case.on, page_rows=random.page_rows, **colliding_codes(bits))
     compare(random, {"master": master}, sorted(ALGORITHMS))
 
 
-@settings(max_examples=25)
-@given(random=random_joins(), direct=st.booleans())
-def test_operators_agree_on_a_page_store(random: RandomJoin, direct: bool) -> None:
+@examples(15)
+@given(random=random_joins(), reads=st.sampled_from(["mapped", "direct"]))
+def test_operators_agree_on_a_page_store(random: RandomJoin, reads: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "r"
         build_pages(random.case.master, path, on=random.case.on, page_rows=random.page_rows)
-        compare(random, {"master": path, "direct": direct}, sorted(ALGORITHMS))
+        compare(random, {"master": path, "reads": reads}, sorted(ALGORITHMS))
 
 
-@settings(max_examples=25)
+@examples(15)
 @given(random=random_joins())
 def test_scan_operators_agree_on_parquet(random: RandomJoin) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -89,7 +89,7 @@ def test_scan_operators_agree_on_parquet(random: RandomJoin) -> None:
         compare(random, {"master": path}, scans)
 
 
-@settings(max_examples=6)
+@examples(4)
 @given(
     kind=st.sampled_from(["int64", "string", "composite", "float64"]),
     seed=st.integers(0, 10**6),

@@ -189,9 +189,9 @@ def refuse_wild_master(name: str, folder: str) -> None:
     assert not Path(folder, "CURRENT").exists()
 
 
-@pytest.mark.parametrize("algorithm", ["sweepjoin", "hybridjoin", "meshjoin", "auto"])
-def test_wild_offsets_and_indices_are_refused(algorithm: str) -> None:
-    in_child("; ".join(f"refuse_wild({name!r}, {algorithm!r})" for name in WILD))
+def test_wild_offsets_and_indices_are_refused() -> None:
+    algorithms = ("sweepjoin", "hybridjoin", "meshjoin", "auto")
+    in_child("; ".join(f"refuse_wild({name!r}, {algorithm!r})" for algorithm in algorithms for name in WILD))
 
 
 def test_wild_master_data_is_refused(tmp_path: Path) -> None:

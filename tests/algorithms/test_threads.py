@@ -153,7 +153,7 @@ def short_join(rng: random.Random, stores: list[Path], expected: pa.Table) -> st
         "memory": rng.choice([270_000, 400_000, 700_000]),
         "intermediate_bytes": rng.choice([1, 600, 4096]),
         "cache_share": rng.choice([0.05, 0.5]),
-        "direct": rng.random() < 0.2,
+        "reads": "direct" if rng.random() < 0.2 else "mapped",
         "in_step": rng.random() < 0.15,
     }
     name, store = rng.choice(THREADED), rng.choice(stores)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semistream.columns.keys import KeyCoder, check_key_types, equal_keys
@@ -138,6 +138,7 @@ def test_decimal_width_does_not_change_the_hash(unscaled: list[int | None]) -> N
 
 
 @pytest.mark.parametrize("kind", EXACT, ids=str)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_exact_codes_are_equal_iff_the_keys_are(kind: pa.DataType, data: st.DataObject) -> None:
     special = st.sampled_from([0, 1, 1 << 63, 1 << 31, 0x7FF8 << 48, (0x7FF8 << 48) + 1, 0x7FC00000, 0xFFC00001])

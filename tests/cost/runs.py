@@ -85,8 +85,9 @@ class Runs:
             situation = situation.with_workload(keys=zipf(ROWS, skew, repeated=True))
         if warm is None:
             warm = BATCH if algorithm == "inlj" else WARM_WITH_SKEW.get(algorithm, WARM) if skew else WARM
+        reads = "direct" if direct else "mapped"
         with open_join(
-            algorithm, master=master, on=KEY, memory=memory, stream_schema=STREAM_SCHEMA, direct=direct
+            algorithm, master=master, on=KEY, memory=memory, stream_schema=STREAM_SCHEMA, reads=reads
         ) as join:
             _push(join, 0, warm, skew, batch, drained)
             before = copy.copy(join.stats)

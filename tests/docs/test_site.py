@@ -147,12 +147,12 @@ def test_commands_in_the_text_exist(name: str) -> None:
 
 
 def test_metrics_that_are_explained_exist() -> None:
-    from semistream.spark.metrics import _LARGEST, _SUMS
+    from semistream.spark.metrics import _DIFFERENT, _LARGEST, _LAST, _SUMS
 
     text = (DOCS / "operations.md").read_text()
     table = text[text.index("## Metrics") :].split("\n\n")[1]
     explained = {name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
-    assert explained == {*_SUMS, *_LARGEST, "seconds", "hit_rate", "algorithm", "last_cache_failure"}
+    assert explained == {*_SUMS, *_LARGEST, *_DIFFERENT, *_LAST, "seconds", "hit_rate"}
 
 
 def test_the_map_of_the_code_names_what_exists() -> None:

@@ -23,7 +23,7 @@ class Options(CommonOptions):
 
 @pytest.mark.parametrize(
     "given",
-    [{}, {"share": 0.999}, {"share": 1e-9}, {"pages": 1}, {"pages": None}, {"quick": True}, {"direct": True}],
+    [{}, {"share": 0.999}, {"share": 1e-9}, {"pages": 1}, {"pages": None}, {"quick": True}, {"buffer_bytes": 1}],
 )
 def test_what_is_allowed(given: dict[str, Any]) -> None:
     made = make_options(Options, given, "myjoin")
@@ -45,7 +45,7 @@ def test_what_is_allowed(given: dict[str, Any]) -> None:
         ({"quick": 1}, "quick=1 .*True and False"),
         ({"buffer_bytes": -1}, "buffer_bytes=-1 .*from 1"),
         ({"shares": 0.5}, "myjoin has no option 'shares'; did you mean 'share'"),
-        ({"zzz": 0}, "myjoin has no option 'zzz'; it takes buffer_bytes, direct, pages, quick, share"),
+        ({"zzz": 0}, "myjoin has no option 'zzz'; it takes buffer_bytes, pages, quick, share"),
     ],
 )
 def test_what_is_refused(given: dict[str, Any], words: str) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from tests.strategies import HOWS, RandomJoin, case, random_joins, wide_table
+from tests.strategies import HOWS, RandomJoin, case, examples, random_joins, wide_table
 
 from semistream import SemiStreamJoin, Snapshot, build_pages, open_join
 from semistream.algorithms.registry import ALGORITHMS
@@ -101,7 +101,7 @@ def test_snapshot_after_drain_holds_no_tuples(operator: str, make_master: MakeMa
     assert tuples.num_rows == 0
 
 
-@settings(max_examples=40)
+@examples(20)
 @given(random=random_joins(), cuts=st.lists(st.integers(0, 8), min_size=1, max_size=3))
 def test_any_interruption_of_any_join(random: RandomJoin, cuts: list[int]) -> None:
     data = random.case

@@ -36,12 +36,62 @@ def test_every_benchmark_says_how_it_is_used(name: str) -> None:
 
 
 def test_operators_are_compared(tmp_path: Path) -> None:
-    sizes = ("--rows", "40000", "--turns", "1", "--seconds", "0.01", "--data", str(tmp_path))
+    sizes = ("--rows", "40000", "--turns", "1", "--seconds", "0.01", "--warm", "0.1", "--data", str(tmp_path))
     done = _run("operators.py", "--quick", "--part", "memory", "--part", "siblings", *sizes)
     # 1: some ratio is short of its bar, which such a size says nothing about.
     assert done.returncode in (0, 1), done.stderr
     for pair in ("sweepjoin 0.5 MB / polars", "opcachejoin 0.5 MB / pcachejoin 0.5 MB"):
         assert pair in done.stdout, done.stdout + done.stderr
+
+
+def test_operators_are_compared_by_size_of_batch(tmp_path: Path) -> None:
+    sizes = ("--rows", "20000", "--memory", "1MB", "--batch", "500", "--batch", "2000", "--warm", "0.01")
+    short = ("--turns", "2", "--seconds", "0.01", "--operators", "sweepjoin,hybridjoin", "--data", str(tmp_path))
+    done = _run("operators.py", "--reads", "direct", "--drain", *sizes, *short)
+    assert done.returncode in (0, 1), done.stderr
+    for what in (
+        "R = 20,000, 1 MB, batches of 2,000, direct, drained",
+        "hybridjoin / scan limit",
+        "sweepjoin, mapped / scan limit",
+        "sweepjoin / hybridjoin",
+        "sweepjoin, bytes per batch / R",
+    ):
+        assert what in done.stdout, done.stdout + done.stderr
+
+
+def test_growth_goes_on_where_it_was_broken_off(tmp_path: Path) -> None:
+    data, out = tmp_path / "data", tmp_path / "out"
+    sizes = ("--memory", "1MB", "--share", "0.5", "--batch", "2000", "--warm", "0.01", "--seconds", "0.01")
+    common = (*sizes, "--data", str(data), "--out", str(out), "--operators", "sweepjoin,hybridjoin,duckdb")
+    first = _run("growth.py", "--rows", "4000", *common, "--limit", "100")
+    assert first.returncode == 0, first.stderr
+    before = json.loads((out / "growth.json").read_text())["points"]
+    assert len(before) == 6
+    assert {cost["state"] for cost in before.values()} == {"measured"}
+    # A limit that nobody keeps: what is known stays, what is new is stopped.
+    both = _run("growth.py", "--rows", "4000", "8000", *common, "--limit", "0")
+    assert both.returncode == 0, both.stderr
+    after = json.loads((out / "growth.json").read_text())["points"]
+    assert {key: after[key] for key in before} == before
+    assert {cost["state"] for key, cost in after.items() if key not in before} == {"stopped"}
+    assert len(after) == 12
+    assert (out / "growth.svg").stat().st_size > 1_000
+    assert (out / "growth.png").stat().st_size > 1_000
+    assert not list(data.iterdir())
+
+
+def test_a_large_master_is_joined_exactly(tmp_path: Path) -> None:
+    save = tmp_path / "large.json"
+    sizes = ("--rows", "20000", "--memory", "1MB", "--batch", "3000", "--batches", "2")
+    done = _run("large.py", "sweepjoin", *sizes, "--data", str(tmp_path), "--save", str(save))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(save.read_text())
+    (join,) = found["joins"]
+    assert join["exact"]
+    assert join["rows_out"] == 6_000
+    assert len(join["batches"]) == 2
+    assert join["peak_bytes"] <= join["memory"] == 1_000_000
+    assert found["build"]["n_bytes"] > 20_000 * 120
 
 
 def test_memory_is_weighed() -> None:
@@ -56,7 +106,9 @@ def test_memory_is_weighed() -> None:
 
 
 def test_a_tree_is_compared_with_itself() -> None:
-    sizes = ("--rows", "20000", "--batch", "500", "--turns", "4", "--warm", "1")
+    sizes = ("--rows", "20000", "--batch", "5000", "--drain", "--turns", "2", "--warm", "1")
     done = _run("against.py", str(FOLDER.parent), "inlj", *sizes)
     assert done.returncode == 0, done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["operator", "inlj", "all"]
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert [line[0] for line in lines] == ["operator", "inlj", "all"]
+    assert lines[1][1] == "5,000"

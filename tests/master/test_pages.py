@@ -124,6 +124,7 @@ def test_read_runs_takes_what_fits(tmp_path: Path, direct: bool, gap_bytes: int)
         done, sweeps, reads = 0, 0, 0
         while done < len(wanted):
             run = reader.read_runs(wanted[done:], buffer, gap_bytes)
+            assert reader.fitting(wanted[done:], buffer.nbytes, gap_bytes) == run.pages
             pages = wanted[done : done + run.pages]
             assert run.block.pages.tolist() == pages.tolist()
             rows = np.concatenate([np.arange(16 * p, min(16 * p + 16, 2000)) for p in pages])

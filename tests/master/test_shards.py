@@ -71,6 +71,7 @@ def test_no_read_crosses_a_file(
     with store.open(columns, direct) as reader:
         buffer = aligned_buffer(reader.buffer_bytes(store.n_pages))
         run = reader.read_runs(wanted, buffer, gap_bytes)
+        assert reader.fitting(wanted, buffer.nbytes, gap_bytes) == run.pages
         assert run.pages == len(wanted)
         ids = np.concatenate([np.arange(starts[p], starts[p] + rows[p]) for p in wanted])
         assert_same_table(block_table(reader, run.block), expected.select(columns).take(ids))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -74,8 +75,14 @@ def test_what_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
         open_join("meshjoin", master=nowhere, on=KEY, cache_share=0.5)
     with pytest.raises(ConfigError, match="meshjoin has no option 'max_delay'; it is for algorithm='auto'"):
         open_join("meshjoin", master=nowhere, on=KEY, max_delay="1s")
-    with pytest.raises(ConfigError, match="direct='yes' is out of range"):
-        open_join(master=nowhere, on=KEY, direct="yes")  # type: ignore[call-overload]
+    for algorithm in (None, "ssj"):
+        with pytest.raises(ConfigError, match="reads='buffered' is unknown; allowed are auto, mapped, direct"):
+            open_join(algorithm, master=nowhere, on=KEY, reads="buffered")
+        with pytest.raises(ConfigError, match="has no option 'direct'"):
+            open_join(algorithm, master=nowhere, on=KEY, direct=True)
+    by_hand = replace(JoinRequest.make(on=KEY, algorithm="ssj"), reads="buffered")
+    with pytest.raises(ConfigError, match="reads='buffered' is unknown"):
+        open_request(nowhere, by_hand)
     with pytest.raises(BudgetError, match="is not a size"):
         JoinRequest.make(on=KEY, memory="much")
 

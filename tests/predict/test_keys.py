@@ -101,6 +101,25 @@ def test_a_recorder_fills_the_cache() -> None:
     assert float((keys.count * keys.m * cached).sum()) == pytest.approx(3_000, rel=1e-3)
 
 
+@pytest.mark.parametrize("exponent", [0.5, 1.0])
+def test_a_young_recorder_knows_what_has_come(exponent: float) -> None:
+    """While the cache has room it holds what has come, then what it takes for frequent, and at last it is at rest."""
+    keys = zipf(100_000, exponent)
+    assert keys.p_N(keys.recorded(2_000, 1e6, seen=0.0)) == 0.0
+    few = keys.recorded(2_000, 1e6, seen=1_000)
+    assert float((keys.count * few).sum()) == pytest.approx(keys.distinct(1_000))
+    codes = zipf_keys(100_000, exponent, 3, 0, 2_000)
+    known = np.isin(codes[1_000:], codes[:1_000]).mean()
+    assert keys.p_N(few) == pytest.approx(known, abs=0.04)
+    hits = [keys.p_N(keys.recorded(2_000, 1e6, seen=seen)) for seen in (1e3, 1e4, 1e5, 1e6, 1e9, math.inf)]
+    assert hits == sorted(hits)
+    assert hits[-2] == pytest.approx(hits[-1], abs=1e-6)
+    for seen in (1e4, 1e5, 1e6):
+        cached = keys.recorded(2_000, 1e6, seen=seen)
+        assert float((keys.count * cached).sum()) == pytest.approx(2_000, rel=1e-3)
+        assert bool((cached <= keys.came(seen) + 1e-12).all())
+
+
 def test_the_normal_distribution_function() -> None:
     z = np.linspace(-5, 5, 41)
     exact = np.array([0.5 * (1 + math.erf(x / math.sqrt(2))) for x in z])

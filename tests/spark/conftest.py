@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -14,6 +19,29 @@ from semistream.spark.session import open_session
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 os.environ.setdefault("SPARK_SUBMIT_OPTS", JVM)
 os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", JVM)
+
+
+def _unpacked_home() -> str:
+    """Spark's folder with Python packages in place of their zip files, until this process ends.
+
+    Spark has its Python processes import from the zip files, where nothing compiled can be kept: each compiles
+    pyspark anew, which takes longer than what most of them are started for.
+    """
+    home = Path(pyspark.__file__).parent
+    folder = Path(tempfile.mkdtemp(prefix="semistream-spark-"))
+    atexit.register(shutil.rmtree, folder)
+    for name in ("bin", "jars"):
+        (folder / name).symlink_to(home / name)
+    for path in (home / "python" / "lib").glob("*.zip"):
+        package = home.parent / path.name.removesuffix(".zip").partition("-")[0]
+        place = folder / "python" / "lib" / path.name
+        place.mkdir(parents=True)
+        (place / package.name).symlink_to(package)
+    return str(folder)
+
+
+if "SPARK_HOME" not in os.environ:
+    os.environ["SPARK_HOME"] = _unpacked_home()
 
 
 @pytest.fixture(scope="session")

@@ -93,7 +93,7 @@ def test_options_belong_to_an_algorithm(spark: SparkSession, store: Path, stream
 def test_auto_reads_past_the_page_cache_if_asked(
     spark: SparkSession, store: Path, stream: pa.Table, relation: pa.Table
 ) -> None:
-    result = enrich(spark.createDataFrame(stream), store, on="k", memory="4MB", algorithm="auto", direct=True)
+    result = enrich(spark.createDataFrame(stream), store, on="k", memory="4MB", algorithm="auto", reads="direct")
     assert_same_rows(result.toArrow(), reference_join(stream, relation, "k", "left"))
 
 

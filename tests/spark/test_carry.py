@@ -200,6 +200,27 @@ def test_memory_may_change_between_runs(master: Path, tmp_path: Path) -> None:
     assert_same_rows(pa.Table.from_batches(output), expected)
 
 
+def test_reads_may_change_between_runs(master: Path, tmp_path: Path) -> None:
+    """No row depends on them, so those who wait go on, in a join that is opened for the new way."""
+    batches, ways = _batches(4), ("mapped", "direct", "auto", "direct")
+    output, identities, opened = [], set(), []
+    for number, (rows, reads) in enumerate(zip(batches, ways, strict=True)):
+        dimension = _dimension(master, "meshjoin", "inner")
+        dimension = replace(dimension, request=replace(dimension.request, reads=reads))
+        query = Query(dimension, tmp_path / "state", max_delay=60.0)
+        carrying = query.begin(number, rows)
+        task_metrics = TaskMetrics.begin(dimension, carrying.task)
+        output += carrying.run(task_metrics)
+        assert query.records.waiting() > 0
+        identities.add(dimension.identity)
+        opened.append(task_metrics.reading)
+    assert opened == ["mapped", "direct", "mapped", "direct"]
+    assert len(identities) == 3
+    output += query.finish(4, batches[0].schema)
+    expected = reference_join(pa.concat_tables(batches), _master(1), "k", "inner")
+    assert_same_rows(pa.Table.from_batches(output), expected)
+
+
 def test_records_of_finished_batches_are_removed(master: Path, tmp_path: Path) -> None:
     query = Query(_dimension(master, "meshjoin", "inner"), tmp_path / "state", max_delay=60.0)
     for number, rows in enumerate(_batches(6)):
@@ -328,7 +349,7 @@ def test_another_enrichment_under_the_same_name_is_refused_by_its_tasks(master: 
         ({"stream_on": ("seq",)}, "on was"),
         ({"select": ("m01",)}, "select was"),
         ({"algorithm": "ssbj"}, "algorithm was 'meshjoin', now it is 'ssbj'"),
-        ({"options": {"direct": True}}, "options was {}, now it is {'direct': True}"),
+        ({"options": {"buffer_bytes": 1}}, "options was {}, now it is {'buffer_bytes': 1}"),
         ({"suffix": "_r"}, "suffix was '_right', now it is '_r'"),
         ({"lineage": "another"}, "master data was"),
     ],

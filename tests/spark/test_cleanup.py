@@ -15,7 +15,7 @@ import semistream
 from semistream.spark import cleanup, enrich, metrics
 from semistream.spark.records import done_before
 
-ROUNDS = 4
+ROUNDS = 2
 MEMORY = "2MB"
 
 

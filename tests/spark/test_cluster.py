@@ -52,6 +52,7 @@ def folder(relation: pa.Table, stream: pa.Table, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.thorough
 def test_executor_killed_mid_run(
     on: Cluster, spark: SparkSession, folder: Path, relation: pa.Table, stream: pa.Table
 ) -> None:

@@ -127,8 +127,8 @@ def test_every_key(spark: SparkSession, tmp_path: Path) -> None:
 def test_joins(algorithm: str, sales: tuple[Path, pa.Table, pa.Table]) -> None:
     """Join results over a store of many short pages, mapped and read directly, in little memory and in plenty."""
     path, master, stream = sales
-    for how, direct, memory in (("left", False, "500KB"), ("inner", True, "500KB"), ("semi", True, "64MB")):
-        with open_join(algorithm, master=path, on="k", how=how, direct=direct, memory=memory) as join:
+    for how, reads, memory in (("left", "mapped", "500KB"), ("inner", "direct", "500KB"), ("semi", "direct", "64MB")):
+        with open_join(algorithm, master=path, on="k", how=how, reads=reads, memory=memory) as join:
             actual = run_join(join, stream.to_batches(max_chunksize=700))
         assert_same_rows(actual, reference_join(stream, master, "k", how))
 

@@ -33,6 +33,8 @@ def test_explain_names_the_join(spark: SparkSession, store: Path, capsys: pytest
     assert f"MapInArrow enrich({store} on customer.id = id, left, sweepjoin, 12.5MB, version 2)" in shown
     shown = plan(enrich_star(spark.range(3), [(store, "id", []), (store, "id", None)], "inner", "4GB", "inlj"), capsys)
     one = f"{store} on id, inner, inlj, 2GB, version 2"
+    direct = enrich(spark.range(3), store, on="id", reads="direct")
+    assert f"enrich({store} on id, left, sweepjoin, 256MB, version 2, reads direct)" in plan(direct, capsys)
     assert f"MapInArrow enrich({one}; {one})" in shown
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DoubleType, LongType
 
 import semistream
-from semistream.spark import enrich, metrics
+from semistream.spark import enrich, enrich_star, metrics
 from semistream.spark.metrics import TaskMetrics, _Store
 
 MEMORY = "8MB"
@@ -87,6 +87,32 @@ def test_foreach_batch_counts_the_last_run_of_an_enrichment(spark: SparkSession,
         values = metrics.of(*key, name)
         assert values is not None
         assert values["rows_in"] == rows, name
+
+
+@pytest.mark.parametrize("reads", ["auto", "mapped", "direct"])
+def test_tasks_say_how_they_read_r(reads: str, spark: SparkSession, store: Path) -> None:
+    name = f"reads {reads}"
+    both = [(store, "id", ["v"]), (store, {"v": "id"}, ["v"])]
+    star = enrich_star(spark.range(20), both, memory=MEMORY, reads=reads)
+    for df in (enrich(spark.range(20), store, on="id", memory=MEMORY, name=name, reads=reads), star):
+        df.write.format("noop").mode("overwrite").save()
+        values = metrics.of_job()
+        assert values is not None
+        assert values["reading"] == ("direct" if reads == "direct" else "mapped")
+        expected = "which is little" if reads == "auto" else f"reads='{reads}' was asked for"
+        assert expected in values["reading_why"]
+        assert isinstance(values["reads"], int)
+    (row,) = metrics.frame(spark).where(f"dimension = '{name}'").collect()
+    assert (row.reading, row.reading_why) == (values["reading"], values["reading_why"])
+
+
+def test_executors_may_read_in_different_ways() -> None:
+    store = _Store()
+    for partition, reads in enumerate(("mapped", "direct", "mapped")):
+        store.add(TaskMetrics("q", 1, partition, "r", reading=reads, reading_why=f"{partition}").to_json(0))
+    summary = store.batch("q", 1, "r")
+    assert summary is not None
+    assert (summary["reading"], summary["reading_why"]) == ("direct, mapped", "2")
 
 
 def test_cache_failures_are_counted() -> None:

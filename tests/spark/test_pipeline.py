@@ -125,6 +125,7 @@ def test_two_dimensions_sql_and_partitions(spark: SparkSession, folder: Path) ->
         select = ["country"]
         memory = 8_000_000
         algorithm = "ssbj"
+        reads = "direct"
 
         [sink]
         format = "parquet"
@@ -262,6 +263,10 @@ MISTAKES = {
     "unknown key of an enrichment": (("on =", "onn ="), "[[enrich]] has no key 'onn'; did you mean 'on'?"),
     "key like no other": (("on =", "zzz ="), "it has master, on, how"),
     "unknown shuffle": (('on = "sku"', 'on = "sku"\nshuffle = "riffle"'), "none, key"),
+    "unknown reads": (
+        ('on = "sku"', 'on = "sku"\nreads = "buffered"'),
+        "reads = 'buffered' is unknown; allowed are auto, mapped, direct",
+    ),
     "delay that is none": (('on = "sku"', 'on = "sku"\nmax_delay = "soon"'), "'soon' is not a duration"),
     "no source": (("[source]", "[spark.conf]"), "there is no table [source]"),
     "no format": (('format = "json"', ""), "[source] has no format"),

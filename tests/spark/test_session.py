@@ -16,7 +16,7 @@ from semistream.spark.session import ARROW_BATCH_ROWS
 
 def test_workers_are_the_drivers_python_with_this_package_loaded(spark: SparkSession) -> None:
     def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        loaded = "semistream.algorithms.registry" in sys.modules
+        loaded = {"pandas", "semistream.algorithms.registry", "semistream.spark.enrichment"} <= sys.modules.keys()
         import semistream as there
 
         for _ in batches:

@@ -105,7 +105,7 @@ def _in_two_branches(query: Query, store: Path, names: tuple[str | None, str | N
     return even.union(odd), reference_join(S, R, "k", "left")
 
 
-@pytest.mark.parametrize("compose", [_chained, _in_two_branches])
+@pytest.mark.parametrize("compose", [_chained, *thorough(_in_two_branches)])
 def test_one_master_twice_in_a_query_with_the_default_name(
     compose: Callable[..., tuple[DataFrame, pa.Table]], query: Query, store: Path
 ) -> None:
@@ -246,13 +246,16 @@ def test_replay_of_an_unchanged_batch(how: str, query: Query, store: Path) -> No
     ("change", "named"),
     [
         ({"how": "inner"}, "how"),
-        ({"on": {"seq": "k"}}, "on"),
-        *thorough(({"select": ["m01", "m02"]}, "select"), ({"suffix": "_master"}, "suffix")),
         ({"name": "another"}, "name"),
-        ({"algorithm": "ssbj"}, "algorithm"),
-        ({"k": 9}, "option"),
+        *thorough(
+            ({"on": {"seq": "k"}}, "on"),
+            ({"select": ["m01", "m02"]}, "select"),
+            ({"suffix": "_master"}, "suffix"),
+            ({"algorithm": "ssbj"}, "algorithm"),
+            ({"k": 9}, "option"),
+        ),
     ],
-    ids=["how", "on", "select", "suffix", "name", "algorithm", "option"],
+    ids=["how", "name", "on", "select", "suffix", "algorithm", "option"],
 )
 def test_started_again_with_another_call(change: dict[str, Any], named: str, query: Query, store: Path) -> None:
     """Refused with what has changed; the old call then goes on as if nothing had been tried."""

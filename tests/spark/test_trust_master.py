@@ -68,7 +68,9 @@ def _rebuild(table: pa.Table, store: Path) -> str | None:
 
 
 @pytest.mark.parametrize(
-    "options", [PLAIN, {"algorithm": "meshjoin", "memory": "1MB"}, CARRYING], ids=["index", "scan", "carrying"]
+    "options",
+    [PLAIN, CARRYING, *thorough({"algorithm": "meshjoin", "memory": "1MB"})],
+    ids=["index", "carrying", "scan"],
 )
 def test_columns_of_r_in_another_order(options: dict[str, Any], query: Query, store: Path) -> None:
     new = _people("new")
@@ -80,7 +82,7 @@ def test_columns_of_r_in_another_order(options: dict[str, Any], query: Query, st
     assert_same_rows(query.rows(), pa.concat_tables(expected))
 
 
-@pytest.mark.parametrize("options", [PLAIN, CARRYING], ids=["index", "carrying"])
+@pytest.mark.parametrize("options", [PLAIN, *thorough(CARRYING)], ids=["index", "carrying"])
 @pytest.mark.parametrize("place", [1, *thorough(3)])
 def test_column_added_to_r(place: int, options: dict[str, Any], query: Query, store: Path) -> None:
     """Nobody sees it until the query is started again."""
@@ -94,8 +96,19 @@ def test_column_added_to_r(place: int, options: dict[str, Any], query: Query, st
     assert "zip" in enrich(query.reading(), store, on="k", **PLAIN).columns
 
 
-@pytest.mark.parametrize("options", [PLAIN, CARRYING], ids=["index", "carrying"])
-@pytest.mark.parametrize("change", ["removed", "another type", *thorough("key of another type")])
+@pytest.mark.parametrize(
+    ("change", "options"),
+    [
+        ("removed", PLAIN),
+        ("another type", CARRYING),
+        *thorough(
+            ("removed", CARRYING),
+            ("another type", PLAIN),
+            ("key of another type", PLAIN),
+            ("key of another type", CARRYING),
+        ),
+    ],
+)
 def test_column_of_r_gone_or_of_another_type(change: str, options: dict[str, Any], query: Query, store: Path) -> None:
     """The batch fails before it gives a row, and says which version lacks what."""
     new = _people("new")
@@ -158,7 +171,7 @@ def test_frame_of_an_earlier_store_is_not_answered_from_the_new_one(spark: Spark
         assert_same_rows(rows[0], reference_join(S, _people("new"), "k", "left"))
 
 
-@pytest.mark.parametrize("algorithm", ["sweepjoin", "meshjoin"])
+@pytest.mark.parametrize("algorithm", ["sweepjoin", *thorough("meshjoin")])
 def test_store_removed_and_built_again_between_two_batches(algorithm: str, query: Query, store: Path) -> None:
     with _running(query, store, memory="4MB", algorithm=algorithm) as running:
         shutil.rmtree(store)
@@ -207,7 +220,7 @@ def test_parquet_folder_with_another_file_between_two_jobs(spark: SparkSession, 
 # -------------------------------------------------------------------- one R used in several ways in one session
 
 
-@pytest.mark.parametrize("algorithm", ["sweepjoin", "ssbj", *thorough("cachejoin", "meshjoin", "auto")])
+@pytest.mark.parametrize("algorithm", ["sweepjoin", *thorough("ssbj", "cachejoin", "meshjoin", "auto")])
 def test_streams_with_different_columns(algorithm: str, spark: SparkSession, store: Path) -> None:
     """The same worker processes meet them one after the other, and the first again."""
     narrow = S.select(["k", "seq"])

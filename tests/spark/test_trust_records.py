@@ -74,15 +74,14 @@ def test_damaged_record(damage: Callable[[Path], None], query: Query, store: Pat
 
 
 def test_flipped_bit(query: Query, store: Path) -> None:
-    """In the tuples themselves too, where nothing but a checksum can tell."""
+    """In the tuples themselves, where nothing but a checksum can tell."""
     record = query.kept()[0]
     sound = record.read_bytes()
-    for place in (len(sound) // 3, len(sound) * 2 // 3, len(sound) * 9 // 10):
-        broken = bytearray(sound)
-        broken[place] ^= 1
-        record.write_bytes(broken)
-        text = _refused(query, store)
-        assert record.name in text
+    broken = bytearray(sound)
+    broken[len(sound) * 2 // 3] ^= 1
+    record.write_bytes(broken)
+    text = _refused(query, store)
+    assert record.name in text
     record.write_bytes(sound)
     _goes_on(query, store)
 
@@ -125,7 +124,7 @@ def test_older_copy_of_the_records_is_put_back(query: Query, store: Path) -> Non
     assert_same_rows(query.rows(), reference_join(pa.concat_tables(FILES), R, "k", "left"))
 
 
-@pytest.mark.parametrize("damage", [_delete, _empty])
+@pytest.mark.parametrize("damage", [_delete, *thorough(_empty)])
 def test_any_other_file_beside_the_records(damage: Callable[[Path], None], query: Query, store: Path) -> None:
     """What is not a record may be made anew; then the rows are right, too."""
     smallest = query.kept()[-1]

@@ -201,16 +201,17 @@ def predict(plan: IndexPlan[Any], workload: Workload) -> Counts:
     return cache_prediction(plan, workload)
 
 
-def cache_prediction(
-    plan: IndexPlan[Any],
-    workload: Workload,
-    extra: dict[str, float] | None = None,
-    memory: dict[str, float] | None = None,
-) -> Counts:
+def cache_prediction(plan: IndexPlan[Any], workload: Workload) -> Counts:
     """CACHEJOIN and its parallel forms: they differ in what else takes memory, and in what runs side by side."""
     h_R = key_capacity(plan.arena, plan.r.v_R, plan.cache_bytes)
     h_S = linked_capacity(plan.arena, plan.slot + plan.s.var_bytes, plan.pending_bytes)
-    cached = workload.keys.recorded(h_R, 2 * _CACHEFULS * h_R, entry=1.0)
+    recalled = 2 * _CACHEFULS * h_R
+    lag = min(h_S, workload.batch) if workload.drained else h_S
+    cached = workload.keys.recorded(h_R, recalled, entry=1.0, seen=max(workload.seen - lag, 0.0))
+    # Keys come in when their pages are read: nobody's are until H_S is full, everybody's when its tuples have gone.
+    gone = 0.0 if workload.drained else 2.0 * h_S
+    if gone and workload.seen < lag + gone:
+        cached = cached * (max(workload.seen - lag, 0.0) / gone)
     shared = disk_phase(plan, workload, h_S, cached)
     missed = max(1.0 - workload.keys.p_N(cached), 1e-12)
     counts = {
@@ -218,7 +219,8 @@ def cache_prediction(
         "switched": min(_CHURN, missed),
         "evicted": min(_CHURN, missed),
     }
-    return index_prediction(plan, workload, Settled(shared, cached, h_S, h_R), {**counts, **(extra or {})}, memory)
+    found = Settled(shared, cached, h_S, h_R, rest=max(recalled, gone) + lag)
+    return index_prediction(plan, workload, found, counts)
 
 
 ALGORITHM = Algorithm(

@@ -3,7 +3,7 @@
 INLJ looks every stream tuple up through the index when it comes, and reads its page for it alone.
 
 Nothing is kept, sorted or shared: a page that a hundred tuples need is read a hundred times. So the disk
-sets the service rate, whatever the memory and however skewed the stream. Without `direct` the operating
+sets the service rate, whatever the memory and however skewed the stream. With reads="mapped" the operating
 system's page cache answers most of these reads, which hides the cost but not the count.
 
 Needs of R: an index. Every tuple is finished by the push that brought it.

@@ -42,7 +42,7 @@ from semistream.engine.workplace import Workplace
 from semistream.errors import BudgetError
 from semistream.loops.lookup import sweep_costs
 from semistream.loops.ordered import ANSWER_SHARE, WINDOW_PER_KEY, OrderedLoop, OrderedPlan
-from semistream.loops.pages import DEFAULT_GAP_BYTES
+from semistream.loops.pages import DEFAULT_GAP_BYTES, reading_needs
 from semistream.loops.prices import LOOKUP, OUTPUT, PROBE, STREAM, SWITCH, WAITING
 from semistream.parts.arena import ArenaShape
 from semistream.parts.cache import Cache
@@ -77,7 +77,7 @@ class Options(CommonOptions):
 
 def plan(r: MasterFacts, s: StreamFacts, budget: int, options: Options) -> OrderedPlan[Options]:
     """`queue_share` is the queue's; the access plan is for a quarter of the cache's keys; the cache is the rest."""
-    division = divide(r, budget, options)
+    division = divide(r, budget, options, reading_needs(r, budget, options.buffer_bytes, share=0.1))
     slot = s.slot(WaitingQueue.HEADER, with_key=s.null_keys)
     spare = division.tables
     least = _FIRST_EXTENTS * ArenaShape.of(0, slot).extent_bytes + _QUEUE_REST
@@ -135,9 +135,11 @@ def predict(plan: OrderedPlan[Options], workload: Workload) -> Counts:
     spare = plan.cache_bytes + _CACHE_REST
     h_R = _cached_keys(spare, r.v_R)
     kept = h_R - min(ANSWER_SHARE * h_R, plan.codes)
-    cached = keys.recorded(kept, _WORTH_OF_COUNTS * WINDOW_PER_KEY * h_R, entry=1.0)
-    missed = max(1.0 - keys.p_N(cached), 1e-9)
     full = min(h_Q, plan.options.batch or h_Q, workload.batch if workload.drained else h_Q)
+    memory = _WORTH_OF_COUNTS * WINDOW_PER_KEY * h_R
+    # Nothing is read, and so nothing learnt, before the first batch is full.
+    cached = keys.recorded(kept, memory, entry=1.0, seen=max(workload.seen - full, 0.0))
+    missed = max(1.0 - keys.p_N(cached), 1e-9)
     w = full / max(math.ceil(full * missed / plan.codes), 1)
     left = keys.without(cached)
     read = left.distinct(w * missed)
@@ -161,6 +163,7 @@ def predict(plan: OrderedPlan[Options], workload: Workload) -> Counts:
         symbols={"h_R": h_R, "h_Q": h_Q, "w_N": w * (1 - missed), "w_S": w * missed, "p_N": 1 - missed},
         delay=full / 2,
         longest_delay=full,
+        rest=memory + full,
     )
 
 

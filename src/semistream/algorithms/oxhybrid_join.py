@@ -62,6 +62,7 @@ from semistream.loops.index import (
     index_tables,
 )
 from semistream.loops.prices import BUILD, OUTPUT, PROBE, STREAM, WAITING
+from semistream.loops.resident import load_counts
 from semistream.master.base import PageBlock
 from semistream.parts.cache import Cache, key_capacity
 from semistream.parts.pending import LinkedPending, linked_capacity
@@ -187,7 +188,7 @@ def predict(plan: IndexPlan[Options], workload: Workload) -> Counts:
         cached = cached * 0 + 1.0
     h_S = linked_capacity(plan.arena, plan.slot + plan.s.var_bytes, plan.pending_bytes)
     shared = disk_phase(plan, workload, h_S, cached)
-    return index_prediction(plan, workload, Settled(shared, cached, h_S, h_R))
+    return index_prediction(plan, workload, Settled(shared, cached, h_S, h_R, start=load_counts(r, h_R)))
 
 
 ALGORITHM = Algorithm(

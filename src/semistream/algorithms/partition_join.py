@@ -51,8 +51,10 @@ from semistream.loops.blocks import (
     BlockTables,
     Lists,
     block_memory,
+    known_lists,
     list_shares,
     plan_blocks,
+    tuples_to_rest,
     waiting_capacity,
 )
 from semistream.loops.pages import mapped_group
@@ -237,6 +239,11 @@ def predict(plan: BlockPlan[Options], workload: Workload) -> Counts:
     r, pages, h_S = plan.r, plan.lists.pages, waiting_capacity(plan)
     places = plan.frames // pages
     hit, shares, n = _in_memory(plan, workload, places, h_S)
+    rest = tuples_to_rest(plan) + h_S
+    if workload.seen < rest:
+        late = min(h_S, workload.batch) if workload.drained else h_S
+        by_use = list_shares(plan, workload)
+        hit = min(hit, float((by_use * known_lists(by_use, places, max(workload.seen - late, 0.0))).sum()))
     missed = max(1.0 - hit, 1e-9)
     deadline = (plan.options.deadline or _DEADLINE_FILLS * h_S) * missed
     asked = shares[shares > 0]
@@ -244,8 +251,8 @@ def predict(plan: BlockPlan[Options], workload: Workload) -> Counts:
     loads = sum(share / number for share, number in zip(asked.tolist(), n_of, strict=True)) * missed
     if workload.drained:
         waiting = workload.batch * missed
-        rest = min(h_S, waiting)
-        loads = (max(waiting - rest, 0.0) * loads / missed + needed_pages(shares, rest)) / workload.batch
+        last = min(h_S, waiting)
+        loads = (max(waiting - last, 0.0) * loads / missed + needed_pages(shares, last)) / workload.batch
     group = plan.division.pages if r.direct else mapped_group(r, plan.division.buffer)
     reads = loads * math.ceil(pages / group)
     read_pages = min(pages, r.n_pages)
@@ -269,6 +276,7 @@ def predict(plan: BlockPlan[Options], workload: Workload) -> Counts:
         symbols={"l": places, "h_S": h_S, "w_N": w_S * hit / missed, "w_S": w_S, "p_N": hit},
         delay=h_S,
         longest_delay=deadline / missed,
+        rest=rest,
     )
 
 

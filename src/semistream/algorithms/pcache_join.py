@@ -27,7 +27,7 @@ near-real-time data warehousing", JDM 2020).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from semistream.algorithms import cache_join
 from semistream.algorithms.cache_join import FrequencyFront, cache_plan, cache_prediction, cache_tables
@@ -106,7 +106,8 @@ def predict(plan: ParallelPlan, workload: Workload) -> Counts:
     slot = plan.slot + plan.s.var_bytes
     handovers = chunks * math.ceil(missed / chunks / max(plan.intermediate // slot, 1))
     extra = {"intermediate_appends": missed, "handovers": handovers}
-    return cache_prediction(plan, workload, extra, {"intermediate buffer": float(plan.intermediate)})
+    memory = {"intermediate buffer": float(plan.intermediate)}
+    return replace(base, per_tuple={**base.per_tuple, **extra}, memory={**base.memory, **memory})
 
 
 INTERMEDIATE_KNOB = Knob("intermediate_bytes", lambda _r, _m: 4096, lambda _r, m: max(m * 0.2, 8192))

@@ -35,7 +35,7 @@ Paper: ssbj2019 (M. A. Naeem, G. Weber, C. Lutteroth, "A memory-optimal many-to-
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -50,7 +50,17 @@ from semistream.engine.options import CommonOptions, option
 from semistream.engine.workplace import Workplace
 from semistream.loops.prices import BUILD, OUTPUT, PROBE, STREAM, SWITCH, WAITING
 from semistream.loops.resident import fits, load_all, resident_counts
-from semistream.loops.scan import PlainFront, Round, ScanLoop, ScanPlan, cycle, scan_arena, scan_counts, scan_symbols
+from semistream.loops.scan import (
+    PlainFront,
+    Round,
+    ScanCycle,
+    ScanLoop,
+    ScanPlan,
+    cycle,
+    scan_arena,
+    scan_counts,
+    scan_symbols,
+)
 from semistream.master.base import PageBlock
 from semistream.parts.arena import Arena, BlockPool
 from semistream.parts.cache import Balance, Cache
@@ -70,6 +80,10 @@ _FILTER_TRIAL = 1 << 16
 #: a directory grows by a quarter when it is 90 % full: on average it has this many entries per key
 _DIRECTORY_SLACK = 1.2
 _DRAINED_ROUNDS = 8
+#: of the interval that W is looked for in: it is found to eight digits
+_HALVINGS = 32
+#: after so many the cache holds what it will
+_CYCLES_TO_REST = 24.0
 
 
 @dataclass(frozen=True)
@@ -321,7 +335,7 @@ def predict(plan: SSBJPlan, workload: Workload) -> Counts:
         passing = np.where(keys.m > 0, 1.0, absent.misses if absent is not None else 1.0)
         total = float(spare - _EXTENTS_AHEAD * shape.extent_bytes - (absent.bytes if absent is not None else 0))
         low, high = 1.0, 1e3 * total / v_S
-        for _ in range(60):
+        for _ in range(_HALVINGS):
             W = math.sqrt(low * high)
             cached, _ = _in_cache(workload, W, border, passing)
             waiting = W * float((keys.count * keys.p * (passing - cached)).sum())
@@ -347,6 +361,17 @@ def predict(plan: SSBJPlan, workload: Workload) -> Counts:
         missed = max(float((keys.count * keys.p * (passing - cached)).sum()), 1e-9)
         turn = cycle(plan, workload, h_S, missed)
     cached, moves = _in_cache(workload, turn.tuples, border, passing)
+    rest = _CYCLES_TO_REST * turn.tuples
+    if workload.seen < rest:
+
+        def turn_with(cached: Floats) -> tuple[ScanCycle, float]:
+            """The R-cycle, and what of the stream waits, when the cache holds that much of each key."""
+            missed = max(float((keys.count * keys.p * (passing - cached)).sum()), 1e-9)
+            return cycle(plan, workload, max(total - cache_bytes(cached, total), v_S) / v_S, missed), missed
+
+        cached, moves = _young(workload, turn_with, border, passing)
+        turn, missed = turn_with(cached)
+        h_S = turn.w_S * turn.k
     h_R = float((keys.count * cached * keys.m).sum())
     counts = scan_counts(turn, missed)
     counts["switched"] = float((keys.count * moves * keys.m).sum()) / turn.tuples
@@ -362,7 +387,33 @@ def predict(plan: SSBJPlan, workload: Workload) -> Counts:
         symbols=scan_symbols(turn, h_S, missed, h_R),
         delay=missed * turn.tuples,
         longest_delay=turn.tuples,
+        rest=rest,
     )
+
+
+def _young(
+    workload: Workload, turn_with: Callable[[Floats], tuple[ScanCycle, float]], border: Floats, passing: Floats
+) -> tuple[Floats, Floats]:
+    """What `_in_cache` says, after `seen` tuples: in each round of three R-cycles some keys come and some go.
+
+    Of the first cycle only the first step's tuples leave in time to be judged: only their keys are shown after the
+    second.
+    """
+    cached = moves = np.zeros_like(border)
+    at, cycles = 0.0, 2.0
+    for _ in range(int(_CYCLES_TO_REST) // 3):
+        turn, _ = turn_with(cached)
+        judged = workload.keys.came(turn.w) if at == 0.0 else 1.0
+        at += cycles * turn.tuples
+        if at > workload.seen:
+            break
+        rest, moves = _in_cache(workload, turn.tuples, border, passing)
+        # Of the keys that are out so many come in, and of those that are in so many leave that `rest` are in at last.
+        enter = judged * np.minimum(3.0 * moves / np.maximum(passing - rest, 1e-12), 1.0)
+        leave = np.minimum(3.0 * moves / np.maximum(rest, 1e-12), 1.0)
+        cached = np.clip(cached + (passing - cached) * enter - cached * leave, 0.0, passing)
+        cycles = 3.0
+    return cached, moves
 
 
 def _in_cache(workload: Workload, W: float, border: Floats, passing: Floats) -> tuple[Floats, Floats]:

@@ -143,11 +143,18 @@ def predict(plan: blocks.BlockPlan[Options], workload: Workload) -> Counts:
     One join phase works off a full stream buffer of w_S tuples, which lack the l most useful blocks.
     """
     h_S, by_use = blocks.waiting_capacity(plan), blocks.list_shares(plan, workload)
-    hit, left = float(by_use[: plan.frames].sum()), by_use[plan.frames :]
+    full = min(plan.options.stream_tuples or h_S, h_S)
+    rest = blocks.tuples_to_rest(plan) + full
+    if workload.seen < rest:
+        # Nothing is read, and so nothing learnt, before the stream buffer is full.
+        late = min(full, workload.batch) if workload.drained else full
+        left = by_use * (1.0 - blocks.known_lists(by_use, plan.frames, max(workload.seen - late, 0.0)))
+    else:
+        left = by_use[plan.frames :]
     total = float(left.sum())
+    hit = 1.0 - total
     shares = left / total if total > 0 else left
     missed = max(1.0 - hit, 1e-9)
-    full = min(plan.options.stream_tuples or h_S, h_S)
     if workload.drained:
         full = min(full, workload.batch * missed)
     phase = sweep_costs(plan.r, plan.division, DEFAULT_GAP_BYTES, shares, full)
@@ -168,6 +175,7 @@ def predict(plan: blocks.BlockPlan[Options], workload: Workload) -> Counts:
         symbols={"l": plan.frames, "h_S": h_S, "w_N": w * hit, "w_S": full, "p_N": hit},
         delay=missed * w / 2,
         longest_delay=w,
+        rest=rest,
     )
 
 

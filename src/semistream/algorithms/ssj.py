@@ -49,6 +49,8 @@ from semistream.predict.keys import Floats
 _CHURN = 0.05
 #: Counts are halved every R-cycle: mean 2 and variance 4/3 of a cycle's, so they tell as much as three cycles do.
 _CYCLES_REMEMBERED = 3.0
+#: with these, and the cycles that it takes to fill the cache, it is at rest
+_CYCLES_TO_REST = 8.0
 #: more hits make longer cycles, and these more hits; it is enough when the misses change by less than this
 _SETTLED = 1e-3
 
@@ -164,12 +166,16 @@ def predict(plan: SSJPlan, workload: Workload) -> Counts:
     keys = workload.keys
     h_R = key_capacity(plan.arena, plan.r.v_R, plan.cache_bytes)
     h_S = fifo_capacity(plan.arena, plan.slot + plan.s.var_bytes, plan.pending_bytes)
-    missed, before = 1.0, 0.0
+    missed, before, cached = 1.0, 0.0, np.zeros_like(keys.p)
     while abs(missed - before) > _SETTLED:
         turn = cycle(plan, workload, h_S, missed)
         cached = keys.recorded(h_R, _CYCLES_REMEMBERED * turn.tuples)
         # What R lacks is not cached: a key is named by a master tuple that finds its stream tuples waiting.
         before, missed = missed, max(1.0 - keys.p_N(cached * (keys.m > 0)), 1e-9)
+    rest = _CYCLES_TO_REST * turn.tuples
+    if workload.seen < rest:
+        cached = _young(plan, workload, h_R, h_S)
+        missed = max(1.0 - keys.p_N(cached), 1e-9)
     turn = cycle(plan, workload, h_S, missed)
     switched = _turnover(workload, cached, h_R) / turn.tuples
     counts = scan_counts(turn, missed)
@@ -185,7 +191,24 @@ def predict(plan: SSJPlan, workload: Workload) -> Counts:
         symbols=scan_symbols(turn, h_S, missed, h_R),
         delay=missed * turn.tuples,
         longest_delay=turn.tuples,
+        rest=rest,
     )
+
+
+def _young(plan: SSJPlan, workload: Workload, h_R: float, h_S: float) -> Floats:
+    """What is cached after `seen` tuples, R-cycle by R-cycle: named in one, collected in the next, then shown."""
+    keys = workload.keys
+    cached = named = np.zeros_like(keys.p)
+    at = 0.0
+    for number in range(int(_CYCLES_TO_REST)):
+        turn = cycle(plan, workload, h_S, max(1.0 - keys.p_N(cached), 1e-9))
+        if at + turn.tuples > workload.seen:
+            break
+        # In the first cycle H_S is half full on average.
+        cached, known = named, min(number + 0.5, _CYCLES_REMEMBERED) * turn.tuples
+        named = keys.recorded(h_R, known, seen=known) * (keys.m > 0)
+        at += turn.tuples
+    return cached
 
 
 def _turnover(workload: Workload, cached: Floats, h_R: float) -> float:

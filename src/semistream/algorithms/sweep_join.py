@@ -2,16 +2,18 @@
 
 SWEEPJOIN answers what it can from the cache, then reads, in page order, just the pages the misses need.
 
-Misses of a chunk are sorted by key, so each page is visited once; neighbouring reads merge where reading the gap
-is cheaper than a seek, which turns the sweep into a scan when most pages are needed. The cache holds the keys with
-the most stream tuples per byte: a missed key enters when a frequency sketch has counted it more often than the
-least frequent cached key, and not by chance, all its master tuples at once; a key that R lacks enters without any.
+Misses are gathered until the batch ends, or until their part of the memory is full. Then they are sorted by key, so
+each page is visited once; neighbouring reads merge where reading the gap is cheaper than a seek, which turns the sweep
+into a scan when most pages are needed. A sweep reads no more than R, whatever the batch. With direct reads the next
+pages are read while those before are joined. The cache holds the keys with the most stream tuples per byte: a missed
+key enters when a frequency sketch has counted it more often than the least frequent cached key, and not by chance, all
+its master tuples at once; a key that R lacks enters without any.
 Counts are halved now and then, so the cache follows the stream. When the budget holds all of R, R is loaded once.
 
 Needs of R: an index. Every tuple is finished by the push that brought it; nothing waits.
 
-Memory: M = d·v_R + h_R·(v_R + entry + sketch).
-Cost:   c_chunk = w·(c_S + c_H + c_O) + keys·c_L + c_I/O(pages the misses need).
+Memory: M = d·v_R + h_R·(v_R + entry + sketch) + misses·(v_S + place).
+Cost:   c_batch = w·(c_S + c_H + c_O) + keys·c_L + c_I/O(pages the misses need).
 
 >>> import pyarrow as pa
 >>> from semistream import open_join
@@ -26,7 +28,8 @@ cache admission policy", ACM TOS 2017), the composition the cache inequality of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,13 +38,24 @@ import pyarrow as pa
 
 from semistream.engine.algorithm import BUFFER_KNOB, Algorithm, Knob, Pricing
 from semistream.engine.chunk import Chunk
-from semistream.engine.division import Needs, arena_within, divide
+from semistream.engine.division import arena_within, divide
 from semistream.engine.facts import MasterFacts, StreamFacts
 from semistream.engine.options import CommonOptions, option
+from semistream.engine.output import Tuples
 from semistream.engine.plan import Plan
 from semistream.engine.workplace import Workplace
-from semistream.loops.lookup import Group, LookupLoop, NothingLeft, Sweep, chunk_tuples, sweep_costs
-from semistream.loops.pages import DEFAULT_GAP_BYTES, PageGroups
+from semistream.loops.gathered import GatheredTuples, Gathering, GatheringLoop
+from semistream.loops.lookup import (
+    AskedRuns,
+    Group,
+    LookupLoop,
+    NothingLeft,
+    Part,
+    Sweep,
+    chunk_tuples,
+    sweep_costs,
+)
+from semistream.loops.pages import DEFAULT_GAP_BYTES, PageGroups, reading_needs
 from semistream.loops.prices import LOOKUP, OUTPUT, PROBE, STREAM, SWITCH
 from semistream.loops.resident import fits, load_all, resident_counts
 from semistream.parts.arena import ArenaShape
@@ -52,6 +66,11 @@ from semistream.predict.sharing import group_shares
 
 Int64s = npt.NDArray[np.int64]
 
+#: part of the memory for tables that misses may take until they are looked up: mapped pages are at hand, so that it
+#: matters less how often they are visited
+_GATHERED_DIRECT, _GATHERED_MAPPED = 1 / 5, 1 / 16
+#: extents of a cache that can spare some for that
+_LEAST_EXTENTS = 16
 _SKETCH_BYTES_PER_KEY = 4
 #: stream tuples per key of the cache after which all counts are halved
 _WINDOW_PER_KEY = 40
@@ -65,34 +84,58 @@ class Options(CommonOptions):
     """Options of SWEEPJOIN."""
 
     gap_bytes: int = option(
-        DEFAULT_GAP_BYTES, "the gap in bytes that is read over instead of a seek, for `direct`", least=0
+        DEFAULT_GAP_BYTES, "the gap in bytes that is read over instead of a seek, past the page cache", least=0
     )
 
 
 @dataclass(frozen=True)
 class SweepPlan(Plan[Options]):
-    """The arena of the cache; whether all of R is held there; else the sizes of the cache and of the sketch."""
+    """The arena of the cache; whether all of R is held there; else the sizes of the cache and of the sketch.
+
+    Without `gathering` each chunk has a sweep of its own.
+    """
 
     arena: ArenaShape
     resident: bool
+    gathering: Gathering | None
     keys: int
     sketch_bytes: int
 
     @property
     def tables(self) -> int:
-        """Bytes for tables, the arena's own apart."""
-        return self.division.tables - self.arena.table_bytes
+        """Bytes for cache and sketch, the arena's own table apart."""
+        return self.division.tables - self.gathered_bytes - self.arena.table_bytes
+
+    @property
+    def gathered_bytes(self) -> int:
+        """Bytes for misses until they are looked up."""
+        return 0 if self.gathering is None else self.gathering.size
 
 
 def plan(r: MasterFacts, s: StreamFacts, budget: int, options: Options) -> SweepPlan:
-    """Nearly all is the cache's: a chunk's misses need a small disk buffer, and nobody waits."""
-    division = divide(r, budget, options, Needs(buffer_share=0.05))
-    arena = arena_within(budget, division.tables, r.row_slot)
-    tables = division.tables - arena.table_bytes
-    keys = _cached_keys(tables, r.row_slot)
+    """Nearly all is the cache's; misses need disk buffers, and room to be gathered in."""
+    division = divide(r, budget, options, reading_needs(r, budget, options.buffer_bytes, share=0.05))
+    spare, gathering = division.tables, None
+    arena = arena_within(budget, spare, r.row_slot)
+    resident = fits(r, spare - arena.table_bytes)
+    if not resident and arena.extents >= _LEAST_EXTENTS:
+        gathering = Gathering.within(r, s, division, _GATHERED_DIRECT if r.direct else _GATHERED_MAPPED)
+    if gathering is not None:
+        spare -= gathering.size
+        arena = arena_within(budget, spare, r.row_slot)
+    keys = _cached_keys(spare - arena.table_bytes, r.row_slot)
     sketch = FrequencySketch.bytes_for(_counters(keys))
     return SweepPlan(
-        r, s, budget, options, division, arena=arena, resident=fits(r, tables), keys=keys, sketch_bytes=sketch
+        r,
+        s,
+        budget,
+        options,
+        division,
+        arena=arena,
+        resident=resident,
+        gathering=gathering,
+        keys=keys,
+        sketch_bytes=sketch,
     )
 
 
@@ -110,22 +153,31 @@ class AdmittingSweep:
 
     def __init__(self, plan: SweepPlan, work: Workplace, cache: Cache) -> None:
         self._work, self._cache = work, cache
-        self._pages = PageGroups(work, plan.r.direct, plan.options.gap_bytes)
+        self._pages = PageGroups(work, plan.r.direct, plan.options.gap_bytes, plan.division.buffers)
         self.sketch = FrequencySketch(_counters(plan.keys), plan.keys * _WINDOW_PER_KEY)
         #: count of the most frequent key that had to leave last; 0 until the cache was full once
         self._level = 0
-        self._asked = 0
+        self._tuples = 0
         work.budget.hold("frequency sketch", self.sketch.bytes_held)
 
-    def join(self, chunk: Chunk, ids: Int64s) -> Iterator[pa.RecordBatch]:
-        self._maybe_age(chunk.n_rows)
-        sweep = Sweep(self._work, self._pages, chunk.codes[ids], ids, self._work.output.of_chunk(chunk))
-        for group in sweep.groups():
-            yield from sweep.pairs(group)
-            if group.whole:
-                self._admit(group, sweep.asked(group))
+    @property
+    def hurries(self) -> bool:
+        """While the cache takes all keys, pages that are at hand are better visited twice than keys missed twice."""
+        return self._pages.mapped and not self._level
 
-    def _admit(self, found: Group, asked: Int64s) -> None:
+    def join(self, chunk: Chunk, ids: Int64s) -> Iterator[pa.RecordBatch]:
+        self.asked(chunk.n_rows)
+        return self.join_parts(self._work.output.of_chunk(chunk), [(chunk.codes[ids], ids)])
+
+    def join_parts(self, tuples: Tuples, parts: Iterable[Part]) -> Iterator[pa.RecordBatch]:
+        sweep = Sweep(self._work, self._pages, tuples, parts)
+        with closing(sweep.groups()) as groups:
+            for group in groups:
+                yield from sweep.pairs(group)
+                if group.whole:
+                    self._admit(group, sweep.asked(group))
+
+    def _admit(self, found: Group[AskedRuns], asked: Int64s) -> None:
         """Offer what was read to the cache: all of it until the cache was full once, then what is more frequent."""
         cache, codes, starts, ends = self._cache, found.codes, found.starts, found.ends
         estimates = self.sketch.add(codes, asked)
@@ -147,10 +199,11 @@ class AdmittingSweep:
         """Counts above this are above the least frequent cached key's by more than chance."""
         return float(beyond_chance(self._level)) if self._level else 0.0
 
-    def _maybe_age(self, asked: int) -> None:
-        self._asked += asked
-        if self._asked >= self.sketch.window:
-            self._asked = 0
+    def asked(self, count: int) -> None:
+        """Count tuples that came; old counts fade now and then."""
+        self._tuples += count
+        if self._tuples >= self.sketch.window:
+            self._tuples = 0
             self.sketch.age()
             self._cache.age()
             self._level //= 2
@@ -163,12 +216,16 @@ def run(plan: SweepPlan, work: Workplace) -> LookupLoop:
     if held is not None:
         return LookupLoop(work, NothingLeft(work), held)
     cache = Cache(arena, work.row_layout, plan.tables - plan.sketch_bytes, plan.keys)
+    if not plan.r.n_pages:
+        return LookupLoop(work, NothingLeft(work), cache)
     sweep = AdmittingSweep(plan, work, cache)
-    return LookupLoop(work, sweep if plan.r.n_pages else NothingLeft(work), cache)
+    if plan.gathering is None:
+        return LookupLoop(work, sweep, cache)
+    return GatheringLoop(work, sweep, cache, GatheredTuples(work, plan.gathering))
 
 
 def predict(plan: SweepPlan, workload: Workload) -> Counts:
-    """A turn is a chunk; its misses share a page only with each other."""
+    """A turn is what one sweep serves, a batch or a part of it; its misses share a page only with each other."""
     r, division, shape, keys = plan.r, plan.division, plan.arena, workload.keys
     if plan.resident:
         return resident_counts(r, shape)
@@ -177,12 +234,17 @@ def predict(plan: SweepPlan, workload: Workload) -> Counts:
     room = plan.tables - sketch
     rows = int((room - Cache.directory_bytes(most_keys)) // shape.extent_bytes) * shape.slots(r.v_R)
     h_R = float(min(most_keys, rows))
-    cached = keys.recorded(h_R, _WINDOW_PER_KEY * h_R, entry=1.0)
+    memory = _WINDOW_PER_KEY * h_R
+    w, parts = chunk_tuples(workload, division), 1.0
+    # What a chunk asks for is in the cache when it is done.
+    cached = keys.recorded(h_R, memory, entry=1.0, seen=max(workload.seen - w / 2, 0.0))
     missed = max(1.0 - keys.p_N(cached), 0.0)
-    w = chunk_tuples(workload, division)
+    if plan.gathering is not None:
+        w = workload.batch / plan.gathering.sweeps(plan.s, round(workload.batch / w), w * missed)
+        parts = plan.gathering.parts(w * missed)
     left = keys.without(cached)
     shares = group_shares(left, max(r.n_pages, 1), r.order == "frequency")
-    sweep = sweep_costs(r, division, plan.options.gap_bytes, shares, w * missed)
+    sweep = sweep_costs(r, division, plan.options.gap_bytes, shares, w * missed, parts)
     let_in = max(_LET_IN * missed**_LET_IN_FALLS, _LEAST_LET_IN) * missed
     return Counts(
         {
@@ -196,8 +258,14 @@ def predict(plan: SweepPlan, workload: Workload) -> Counts:
             "switched": let_in,
             "evicted": let_in,
         },
-        memory={"arena table": shape.table_bytes, "frequency sketch": sketch, "cache": room},
+        memory={
+            "arena table": shape.table_bytes,
+            "frequency sketch": sketch,
+            "cache": room,
+            "gathered misses": plan.gathered_bytes,
+        },
         symbols={"h_R": h_R, "h_S": 0.0, "w_N": w * (1 - missed), "w_S": w * missed, "p_N": 1 - missed},
+        rest=memory,
     )
 
 

@@ -12,7 +12,12 @@ from semistream.errors import ConfigError, StoreError
 DEFAULT_BATCH_ROWS = 65_536
 
 Memory = Annotated[str, typer.Option("--memory", help="The budget of bytes.")]
-Direct = Annotated[bool, typer.Option("--direct", help="Read past the page cache (O_DIRECT).")]
+Reads = Annotated[
+    str,
+    typer.Option(
+        "--reads", help="How R is read: mapped (page cache), direct (past it) or auto (as R and the memory suggest)."
+    ),
+]
 Profile = Annotated[
     str | None, typer.Option("--profile", metavar="FILE", help="A profile, or `papers` (default: this machine's).")
 ]

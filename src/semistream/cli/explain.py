@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import pyarrow as pa
 import typer
 
-from semistream.cli.arguments import DEFAULT_BATCH_ROWS, AsJson, Direct, Memory, Profile, key_names, names, require
+from semistream.cli.arguments import DEFAULT_BATCH_ROWS, AsJson, Memory, Profile, Reads, key_names, names, require
 from semistream.cli.calibrate import profile_named
 from semistream.cli.notices import compile_notice, reported
 from semistream.errors import ConfigError
@@ -38,7 +38,10 @@ def explain(
     batch_rows: Annotated[int, typer.Option(help="Stream tuples per batch.")] = DEFAULT_BATCH_ROWS,
     micro_batches: Annotated[bool, typer.Option(help="Every batch is finished by itself, as on Spark.")] = False,
     max_delay: Annotated[str | None, typer.Option(metavar="30s", help="The longest a tuple may wait.")] = None,
-    direct: Direct = False,
+    horizon: Annotated[
+        int | None, typer.Option(metavar="N", help="Tuples that the stream will have (default: those of the files).")
+    ] = None,
+    reads: Reads = "auto",
     profile: Profile = None,
     run: Annotated[bool, typer.Option("--run", help="Run the join too, and show measured beside predicted.")] = False,
     as_json: AsJson = False,
@@ -47,6 +50,8 @@ def explain(
     with reported():
         if batch_rows < 1:
             raise ConfigError(f"--batch-rows {batch_rows} is too small; it must be at least 1")
+        if horizon is not None and horizon < 1:
+            raise ConfigError(f"--horizon {horizon} is too small; it must be at least 1")
         request = JoinRequest.make(
             on=key_names(on),
             how=how,
@@ -54,6 +59,7 @@ def explain(
             memory=memory,
             algorithm=algorithm,
             max_delay=max_delay,
+            reads=reads,
         )
         spec = request.spec
         require(stream, "stream")
@@ -62,6 +68,7 @@ def explain(
             from semistream.algorithms.registry import resolve
             from semistream.master.open import open_master
             from semistream.master.parquet import ParquetFiles
+            from semistream.master.reading import choose_reading
             from semistream.planner.explain import Explanation, to_text
             from semistream.planner.plan import make_plan
             from semistream.planner.stream import StreamSample
@@ -76,6 +83,7 @@ def explain(
                 sample.add(batch)
                 if sample.seen >= _SAMPLE_ROWS:
                     break
+            reading = choose_reading(opened, request.reads, request.memory_bytes)
             plan = make_plan(
                 opened,
                 spec,
@@ -86,13 +94,14 @@ def explain(
                 batch=min(batch_rows, max(source.n_rows, 1)),
                 micro_batches=micro_batches,
                 max_delay_s=request.max_delay_s,
-                direct=direct,
+                direct=reading.direct,
+                horizon=max(horizon or source.n_rows, 1),
             )
             chosen = plan.choice if wanted is None else plan.of(wanted)
             if chosen is None:
                 raise ConfigError(f"{wanted} cannot do this join: {plan.refused[str(wanted)]}")
             measured = _measured(opened, request, source, batch_rows, plan, chosen) if run else None
-    typer.echo(to_text(Explanation(plan, chosen, measured), as_json))
+    typer.echo(to_text(Explanation(plan, chosen, reading, measured), as_json))
 
 
 def _measured(
@@ -103,8 +112,9 @@ def _measured(
     from semistream.planner.explain import Measured
 
     situation = chosen.situation
-    options = {**chosen.options, "direct": situation.r.direct}
-    named = replace(request, algorithm=chosen.algorithm, options=options, max_delay_s=None)
+    # As it was planned, though the memory may have changed since.
+    reads = "direct" if situation.r.direct else "mapped"
+    named = replace(request, algorithm=chosen.algorithm, options=chosen.options, max_delay_s=None, reads=reads)
     with open_named(master, named, source.schema) as join:
         for batch in source.batches(list(source.schema.names), 0, batch_rows, threads=True):
             _spend(join.push(batch))

@@ -20,7 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from semistream.cli.arguments import DEFAULT_BATCH_ROWS, key_names, names, require
+from semistream.cli.arguments import DEFAULT_BATCH_ROWS, Reads, key_names, names, require
 from semistream.cli.notices import compile_notice, note, notes, reported, spark_wanted, summary
 from semistream.cli.output import ParquetOutput
 from semistream.errors import ConfigError
@@ -60,6 +60,7 @@ def join(
     select: Annotated[str | None, typer.Option(metavar="A,B", help="Master columns wanted (default: all).")] = None,
     algorithm: Annotated[str, typer.Option(help="A name that `semistream algorithms` lists, or auto.")] = "sweepjoin",
     memory: Annotated[str, typer.Option(help="The budget of bytes; on Spark that of each executor.")] = "64MB",
+    reads: Reads = "auto",
     batch_rows: Annotated[
         int, typer.Option(help="Stream tuples read at a time; fewer if they are wide.")
     ] = DEFAULT_BATCH_ROWS,
@@ -79,6 +80,7 @@ def join(
             select=None if select is None else names(select, "--select"),
             memory=memory,
             algorithm=algorithm,
+            reads=reads,
         )
         output = ParquetOutput(out, request.memory_bytes)
         with compile_notice():
@@ -101,9 +103,11 @@ def join(
 def _here(job: Job, output: ParquetOutput) -> dict[str, object]:
     from semistream.planner.auto import AutoJoin
     from semistream.planner.open import open_request
+    from semistream.planner.policy import Policy
 
+    policy = Policy(horizon=max(job.source.n_rows, 1))
     with (
-        open_request(job.master, job.request, stream_schema=job.source.schema) as operator,
+        open_request(job.master, job.request, stream_schema=job.source.schema, policy=policy) as operator,
         output.opened(operator.output_schema),
     ):
         started = time.perf_counter()

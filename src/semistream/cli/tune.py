@@ -16,11 +16,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from semistream.cli.arguments import AsJson, Direct, Memory, Profile, key_names, require
+from semistream.cli.arguments import AsJson, Memory, Profile, Reads, key_names, require
 from semistream.cli.calibrate import profile_named
 from semistream.cli.notices import compile_notice, notes, reported
 from semistream.errors import ConfigError
-from semistream.spec import JoinRequest, JoinSpec, parse_bytes
+from semistream.spec import JoinRequest, JoinSpec, checked_reads, parse_bytes
 
 if TYPE_CHECKING:
     from semistream.cost.profile import CostProfile
@@ -44,7 +44,7 @@ def tune(
     skew: Annotated[float, typer.Option(help="Zipf exponent of a generated stream.")] = 1.0,
     tuples: Annotated[int, typer.Option(help="Stream tuples of each real run.")] = _TUNE_TUPLES,
     runs: Annotated[bool, typer.Option(help="Real runs over a grid beside the analysis.")] = True,
-    direct: Direct = False,
+    reads: Reads = "auto",
     profile: Profile = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the surface into this file (svg or png).")] = None,
     as_json: AsJson = False,
@@ -58,12 +58,14 @@ def tune(
             from semistream.algorithms.registry import resolve
             from semistream.cost.situation import Situation
             from semistream.cost.tune import tune as analyse
+            from semistream.master.reading import choose_reading
             from semistream.planner.stream import StreamSample
         chosen = resolve(algorithm)
         if tuples < 1000:
             raise ConfigError(f"--tuples {tuples} is too few; give at least 1000")
         if (master is None) != (stream is None) or (master is None) != (on is None):
             raise ConfigError("--master, --stream and --on belong together; without them a workload is generated")
+        checked_reads(reads)
         budget, costs = parse_bytes(memory), profile_named(profile)
         with (
             _given(master, stream, on, tuples)
@@ -71,20 +73,27 @@ def tune(
             else _generated(rows, skew, tuples, by_frequency=chosen.wants_frequency_order) as work
         ):
             spec = JoinSpec.make(work.keys)
+            reading = choose_reading(work.master, reads, budget)
             first = next(iter(work.batches()))
             sample = StreamSample(work.master, spec, first.schema)
             sample.probe(first, budget)
             for batch in work.batches():
                 sample.add(batch)
             situation = Situation.of(
-                work.master, spec, first.schema, budget, sample.statistics().keys, direct=direct, batch=first.num_rows
+                work.master,
+                spec,
+                first.schema,
+                budget,
+                sample.statistics().keys,
+                direct=reading.direct,
+                batch=first.num_rows,
             )
             started = time.perf_counter()
             analytic = analyse(chosen.name, situation, costs)
             notes.print(f"analysed {len(analytic.surface)} points in {time.perf_counter() - started:.1f} s")
             compared: Comparison | None = None
             if runs and chosen.knobs:
-                request = JoinRequest(spec, budget, chosen.name, {"direct": direct})
+                request = JoinRequest(spec, budget, chosen.name, reads=reading.name)
                 with notes.status("running the grid"):
                     compared = _on_grid(work, request, situation, analytic, costs)
         if plot is not None:

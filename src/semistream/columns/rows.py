@@ -61,6 +61,20 @@ class BatchColumns:
         self.keep = view.keep
 
 
+class StackedColumns:
+    """Several record batches, a page each: row `r` of batch `b` has the number `b * page_rows + r`."""
+
+    def __init__(self, batches: Sequence[BatchColumns]) -> None:
+        self.page_rows = max(batch.page_rows for batch in batches)
+        self.base = np.zeros(len(batches), dtype=np.int64)
+        self.kind = np.arange(len(batches), dtype=np.int32)
+        self.data = np.concatenate([batch.data for batch in batches])
+        self.valid = np.concatenate([batch.valid for batch in batches])
+        self.offs = np.concatenate([batch.offs for batch in batches])
+        self.bit = np.concatenate([batch.bit for batch in batches])
+        self.keep = list(batches)
+
+
 class RowLayout:
     """Where the cells of a packed row stand, counted from the payload's first byte.
 

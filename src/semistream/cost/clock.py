@@ -71,8 +71,12 @@ class CostClock:
         near = operations_of(pricing, f"{NEAR}.c_O", counts) * self.profile.near("c_O", name)
         terms["c_O"] = (terms["c_O"] + near) * row_bytes / REFERENCE_ROW_BYTES
         phases = self._phases(pricing, counts, terms)
-        longest, serial = max(phases), sum(terms.values())
-        return VirtualTime(longest + (1.0 - self.profile.overlap(name)) * (serial - longest), phases, terms)
+        threads, serial = phases, sum(terms.values())
+        if mode == "direct" and pricing.threads > 2:
+            # A thread that waits for the disk leaves the CPU to the others.
+            threads, serial = (*phases[:2], phases[3]), serial - terms["c_I/O"]
+        seconds = max(threads) + (1.0 - self.profile.overlap(name)) * (serial - max(threads))
+        return VirtualTime(max(seconds, *phases), phases, terms)
 
     def _io(self, pricing: Pricing, counts: Mapping[str, float], mode: str) -> float:
         reads = counts.get("reads", 0.0)
@@ -104,9 +108,7 @@ class CostClock:
     def price_of(self, join: SemiStreamJoin, counts: Mapping[str, float]) -> VirtualTime:
         """Virtual time of these counts for a join as it was opened."""
         parquet = not join.master.has_index
-        return self.price(
-            join.algorithm, counts, direct=join.options.direct, parquet=parquet, row_bytes=row_bytes(join)
-        )
+        return self.price(join.algorithm, counts, direct=join.direct, parquet=parquet, row_bytes=row_bytes(join))
 
 
 def pricing_of(algorithm: Algorithm) -> Pricing:

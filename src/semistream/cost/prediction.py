@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from semistream.cost.clock import CostClock, chunks_per_tuple, deep_counts, hit_share, no_prediction
+from semistream.cost.clock import CostClock, VirtualTime, chunks_per_tuple, deep_counts, hit_share, no_prediction
 from semistream.cost.profile import CostProfile
 from semistream.engine.algorithm import Algorithm
 from semistream.engine.plan import Plan
 from semistream.predict.counts import Counts, Workload
 
+#: what a pass over R takes, whoever waits
+_PASS = ("iterations", "r_cycles", "reads", "pages_read", "bytes_read", "master_rows_probed")
 #: with R empty nothing is in a cache, nothing waits and nothing comes out
 _EMPTY = Counts({"cache_hits": 0.0, "cache_misses": 0.0, "rows_out": 0.0, "unmatched": 1.0}, memory={}, symbols={})
 
@@ -37,6 +39,12 @@ class Prediction:
     #: stream tuples that come while a tuple waits: on average over all tuples, and at most
     delay_tuples: float
     longest_delay_tuples: float
+    #: stream tuples that the operator has had when this holds (without an end: at rest), and those until it is at rest
+    seen: float = math.inf
+    rest_tuples: float = 0.0
+    #: seconds before the first tuple, and after the last one beyond what tuples cost: a scan's pass for those that wait
+    start_s: float = 0.0
+    leave_s: float = 0.0
 
     @property
     def service_rate_per_s(self) -> float:
@@ -76,9 +84,15 @@ def predict_join(algorithm: Algorithm, plan: Plan[Any], workload: Workload, prof
         **found.per_tuple,
     }
     counts |= deep_counts(algorithm, counts, plan.budget, r.bytes)
-    price = CostClock(profile).price(
-        algorithm, counts, direct=r.direct, parquet=not r.has_index, row_bytes=plan.s.width + r.width
-    )
+
+    def priced(counts: Mapping[str, float]) -> VirtualTime:
+        row_bytes = plan.s.width + r.width
+        return CostClock(profile).price(
+            algorithm, counts, direct=r.direct, parquet=not r.has_index, row_bytes=row_bytes
+        )
+
+    price = priced(counts)
+    last_pass = {name: counts.get(name, 0.0) * found.longest_delay for name in _PASS}
     turns = counts.get("iterations", 0.0)
     w = 1.0 / turns if turns > 0 else float(workload.batch)
     parts = {"index": division.index, "scratch": division.scratch, "disk buffer": division.buffer, **found.memory}
@@ -93,4 +107,8 @@ def predict_join(algorithm: Algorithm, plan: Plan[Any], workload: Workload, prof
         hit_rate=hit_share(counts),
         delay_tuples=found.delay,
         longest_delay_tuples=found.longest_delay,
+        seen=workload.seen,
+        rest_tuples=found.rest,
+        start_s=priced(found.start).seconds if found.start else 0.0,
+        leave_s=priced(last_pass).seconds if algorithm.access == "scan" and not workload.drained else 0.0,
     )

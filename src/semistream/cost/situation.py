@@ -83,14 +83,14 @@ class Situation:
         return self.s.width + self.r.width
 
     def with_workload(self, **changes: Any) -> Situation:
-        """The same with another stream: `keys`, `batch`, `drained` or `how`."""
+        """The same with another stream: `keys`, `batch`, `drained`, `how` or how many tuples were `seen`."""
         return replace(self, workload=replace(self.workload, **changes))
 
     def plan(self, algorithm: Algorithm, options: Options | None = None) -> Plan[Any]:
         """The plan with which such a join would run."""
         if algorithm.needs_index and not self.r.has_index:
             raise index_required(algorithm.name)
-        checked = algorithm.checked({"direct": self.r.direct, **(options or {})})
+        checked = algorithm.checked(options or {})
         try:
             return algorithm.plan(self.r, self.s, self.budget, checked)
         except BudgetError:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 import numpy as np
 import numpy.typing as npt
 
-from semistream.columns.rows import BatchColumns
+from semistream.columns.rows import Paged
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -71,7 +71,7 @@ class Chunk:
 
     n_rows: int
     codes: Int64s
-    columns: BatchColumns
+    columns: Paged
     #: which have matched; empty where nobody asks for that (inner joins)
     matched: Bools = field(repr=False)
     #: which have a null key; empty if none has, or they were let through before

@@ -20,7 +20,10 @@ _LEAST_EXTENTS = 8
 
 @dataclass(frozen=True)
 class Division:
-    """Bytes of the common parts. A disk buffer has `pages` pages of `rows` tuples, a chunk `chunk_rows` tuples."""
+    """Bytes of the common parts. Each of `buffers` disk buffers has `pages` pages of `rows` tuples.
+
+    A chunk has `chunk_rows` tuples.
+    """
 
     index: int
     scratch: int
@@ -29,6 +32,7 @@ class Division:
     rows: int
     chunk_rows: int
     tables: int
+    buffers: int = 1
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,7 @@ def divide(r: MasterFacts, budget: int, options: CommonOptions, needs: Needs | N
         rows=min(pages * r.page_rows, max(r.rows, 1)),
         chunk_rows=chunk,
         tables=budget - fixed - scratch - buffer,
+        buffers=needs.buffers,
     )
 
 

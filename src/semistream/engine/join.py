@@ -8,13 +8,15 @@ algorithm for its plan, sets null keys aside, and keeps the ledgers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
+from semistream.columns.border import check_batch
 from semistream.columns.keys import check_key_types
 from semistream.columns.rows import RowLayout
 from semistream.engine.algorithm import Algorithm
@@ -55,11 +57,15 @@ class SemiStreamJoin(JoinLife):
         spec: JoinSpec,
         budget_bytes: int,
         options: Mapping[str, Any] | None = None,
+        *,
+        direct: bool = False,
     ) -> None:
         self.name = algorithm.name
         super().__init__()
         self.algorithm, self.master, self.spec = algorithm, master, spec
         self.options = algorithm.checked(options or {})
+        #: whether R is read past the page cache
+        self.direct = direct
         if algorithm.needs_index and not master.has_index:
             raise index_required(algorithm.name)
         self.budget = Budget(within_machine(budget_bytes))
@@ -67,7 +73,7 @@ class SemiStreamJoin(JoinLife):
         self._select = selected_columns(master, spec)
         columns = read_columns(master, spec)
         self._columns = columns
-        self.reader = master.open(columns, self.options.direct, page_rows_for(master, budget_bytes))
+        self.reader = master.open(columns, self.direct, page_rows_for(master, budget_bytes))
         try:
             nullable = [master.may_be_null(name) for name in columns]
             #: packed form of a master row in a cache
@@ -99,11 +105,11 @@ class SemiStreamJoin(JoinLife):
             if self.master.has_index or self.reader.page_rows <= LEAST_PAGE_ROWS:
                 raise
         self.reader.close()
-        self.reader = self.master.open(self._columns, self.options.direct, LEAST_PAGE_ROWS)
+        self.reader = self.master.open(self._columns, self.direct, LEAST_PAGE_ROWS)
         return self._plan_with(self.reader, stream)
 
     def _plan_with(self, reader: PageReader, stream: StreamFacts) -> Plan[Any]:
-        facts = MasterFacts.of(self.master, reader, self.row_layout, self.options.direct)
+        facts = MasterFacts.of(self.master, reader, self.row_layout, self.direct)
         try:
             return self.algorithm.plan(facts, stream, self.budget.total, self.options)
         except BudgetError as error:
@@ -171,7 +177,7 @@ class SemiStreamJoin(JoinLife):
             stats=self.stats,
             scratch=Scratch(division.chunk_rows),
             disk=DiskBuffer(self.reader, division.pages),
-            direct=self.options.direct,
+            direct=self.direct,
         )
         return self._work
 
@@ -201,10 +207,30 @@ class SemiStreamJoin(JoinLife):
 
     # -------------------------------------------------------------------------------------- the stream
 
-    def _shape_for(self, schema: pa.Schema) -> StreamShape:
+    def _shape_for(self, batches: list[pa.RecordBatch]) -> StreamShape:
         if self._loop is None:
-            self.start(schema)
+            self.start(batches[0].schema)
         return self._work.intake.shape
+
+    def push_parts(self, parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Join a batch that comes in parts, each read when it is joined; the join must have been started.
+
+        All parts share their reads of R, as the tuples of one batch do. A part that is refused ends the join.
+        """
+        with self._turn:
+            self._require_idle()
+            return self._take_on("push", self._push(self._fitted(iter(parts), self.work.intake.shape)))
+
+    def _fitted(self, parts: Iterator[pa.RecordBatch], shape: StreamShape) -> Iterator[pa.RecordBatch]:
+        while True:
+            since = time.perf_counter()
+            part = next(parts, None)
+            # Whoever makes the parts takes this time, not the join.
+            self.seconds -= time.perf_counter() - since
+            if part is None:
+                return
+            check_batch(part, "this batch of the stream")
+            yield shape.fitted(part)
 
     def advance(self, steps: int = 1) -> Iterator[pa.RecordBatch]:
         """Work on what waits when no tuple arrives: `steps` turns of the main loop, fewer if nobody waits."""
@@ -235,7 +261,7 @@ class SemiStreamJoin(JoinLife):
                 break
             yield from loop.advance()
 
-    def _push(self, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _push(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         intake, loop = self._work.intake, self.loop
         loop.begin_batch()
         try:

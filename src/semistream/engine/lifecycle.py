@@ -73,12 +73,12 @@ class JoinLife(ABC):
             batches = required_batches(batch)
             for each in batches:
                 check_batch(each, "this batch of the stream")
-            shape = self._shape_for(batches[0].schema)
+            shape = self._shape_for(batches)
             return self._take_on("push", self._push([shape.fitted(each) for each in batches]))
 
     @abstractmethod
-    def _shape_for(self, schema: pa.Schema) -> StreamShape:
-        """What every batch must look like; the first one's schema decides it."""
+    def _shape_for(self, batches: list[pa.RecordBatch]) -> StreamShape:
+        """What every batch must look like; the schema of the very first one decides it."""
 
     @abstractmethod
     def _push(self, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

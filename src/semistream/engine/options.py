@@ -74,7 +74,6 @@ def option(
 class CommonOptions:
     """Options of every algorithm."""
 
-    direct: bool = option(False, "read R past the operating system's page cache")
     buffer_bytes: int | None = option(
         None, "bytes of the disk buffer (default: a part of the budget)", kind=int, least=1
     )

@@ -106,6 +106,52 @@ def read_fully(fd, address, low, end, size, result):
     return True
 
 
+@njit(nogil=True, inline="always")
+def _run_from(i, file, borders, shifts, pages, starts, room, gap, align):
+    """The read that begins with page `pages[i]`: the page behind its last, and bytes `low .. low + size` of the file.
+
+    It needs them up to `end`. Neighbours come together as far as there is room; without room for one the read is empty.
+    """
+    shift = shifts[file]
+    low = (starts[pages[i]] - shift) // align * align
+    end = starts[pages[i] + 1] - shift
+    size = (end + align - 1) // align * align - low
+    if size > room:
+        return i, low, end, size
+    # Inside one aligned block a gap costs nothing.
+    free = max(gap, align)
+    j = i + 1
+    while j < pages.shape[0] and pages[j] < borders[file + 1] and starts[pages[j]] - shift - end < free:
+        wider = (starts[pages[j] + 1] - shift + align - 1) // align * align - low
+        if wider > room:
+            break
+        size = wider
+        end = starts[pages[j] + 1] - shift
+        j += 1
+    return j, low, end, size
+
+
+@njit(
+    "int64(int64[::1], int64[::1], int64[::1], int64[::1], int64, int64, int64)",
+    cache=True,
+    nogil=True,
+)
+def fitting_pages(borders, shifts, pages, starts, capacity, gap, align):
+    """How many of the sorted pages `read_pages` would read into so many bytes."""
+    room = capacity
+    i = 0
+    file = 0
+    while i < pages.shape[0]:
+        while pages[i] >= borders[file + 1]:
+            file += 1
+        j, _, _, size = _run_from(i, file, borders, shifts, pages, starts, room, gap, align)
+        if j == i:
+            break
+        room -= size
+        i = j
+    return i
+
+
 @njit(
     "void(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, int64, int64, int64, int64[::1],"
     " int64[::1])",
@@ -119,38 +165,24 @@ def read_pages(fds, borders, shifts, pages, starts, address, capacity, gap, alig
     shifts[s]. Reads begin and end on multiples of `align`, and none crosses the border of a file.
     `result`: pages read, preads, bytes asked for, then -1 or the offset at which a read failed and of which file.
     """
-    n = pages.shape[0]
-    room = 0
+    used = 0
     i = 0
     file = 0
     result[0] = result[1] = result[2] = 0
     result[3] = -1
-    # Inside one aligned block a gap costs nothing.
-    free = max(gap, align)
-    while i < n:
+    while i < pages.shape[0]:
         while pages[i] >= borders[file + 1]:
             file += 1
-        shift = shifts[file]
-        low = (starts[pages[i]] - shift) // align * align
-        end = starts[pages[i] + 1] - shift
-        size = (end + align - 1) // align * align - low
-        if room + size > capacity:
+        j, low, end, size = _run_from(i, file, borders, shifts, pages, starts, capacity - used, gap, align)
+        if j == i:
             break
-        j = i + 1
-        while j < n and pages[j] < borders[file + 1] and starts[pages[j]] - shift - end < free:
-            wider = (starts[pages[j] + 1] - shift + align - 1) // align * align - low
-            if room + wider > capacity:
-                break
-            size = wider
-            end = starts[pages[j] + 1] - shift
-            j += 1
-        if not read_fully(fds[file], address + room, low, end, size, result):
+        if not read_fully(fds[file], address + used, low, end, size, result):
             result[4] = file
             return
         for k in range(i, j):
-            base[k] = address + room + starts[pages[k]] - shift - low
+            base[k] = address + used + starts[pages[k]] - shifts[file] - low
         result[0] = j
-        room += size
+        used += size
         i = j
 
 

@@ -160,6 +160,11 @@ class Lab:
                 self._direct = False
         return self._direct
 
+    @property
+    def reads(self) -> str:
+        """The same as `open_join` takes it."""
+        return "direct" if self.direct else "mapped"
+
     def buffered(self) -> Lab:
         """The same lab with reads through the page cache, for operators whose single-page reads would take minutes."""
         other = copy.copy(self)
@@ -200,7 +205,7 @@ class Lab:
                     on=source.on,
                     memory=memory,
                     stream_schema=source.stream_schema(self.data),
-                    direct=self.direct,
+                    reads=self.reads,
                     **settings["options"],
                     **schedule,
                 ) as join:

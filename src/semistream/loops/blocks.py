@@ -11,6 +11,7 @@ The second half of this file is the same loop as a formula.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -37,7 +38,7 @@ from semistream.parts.runs import PageRanges
 from semistream.parts.units import EVERY, Asked, UnitList, UnitPairs
 from semistream.parts.waiting import LIST_BYTES, WaitingArea
 from semistream.predict.counts import Workload
-from semistream.predict.keys import Floats
+from semistream.predict.keys import Floats, KeyClasses, rank_classes
 from semistream.predict.sharing import group_shares
 
 Int64s = npt.NDArray[np.int64]
@@ -47,6 +48,8 @@ Bools = npt.NDArray[np.bool_]
 _TUPLE_PAGES_BYTES = 24
 #: extents that the waiting area gets whatever the share of the cache, and bytes for their table
 _LEAST_EXTENTS, _REST = 9, 1024
+#: stream tuples per page after which their order is known as well as it will be
+_REST_PER_PAGE = 24.0
 _NO_PAGES = np.empty(0, dtype=np.int64)
 
 
@@ -209,7 +212,7 @@ class BlockLoop(Loop):
         self.tables, self.pages, self.area = tables, tables.cache, tables.area
         self.list_pages = plan.lists.pages
         self._input = tables.n_lists
-        self._groups = PageGroups(work, plan.options.direct)
+        self._groups = PageGroups(work, plan.r.direct)
         self._listed = np.empty(self._groups.capacity, dtype=np.int64)
         self._by_key = plan.r.order == "key"
         self._codes, self._first, self._last = (np.empty(work.scratch.size, dtype=np.int64) for _ in range(3))
@@ -472,3 +475,17 @@ def list_shares(plan: BlockPlan[Any], workload: Workload) -> Floats:
     """Shares of the stream that ask for the pages of each list, the largest first."""
     groups = max(plan.lists.count(plan.r), 1)
     return np.sort(group_shares(workload.keys, groups, plan.r.order == "frequency"))[::-1]
+
+
+def known_lists(shares: Floats, places: int, seen: float) -> Floats:
+    """Part of each list, the largest share first, whose pages are in memory by what `seen` tuples asked for."""
+    begin, end = rank_classes(1, len(shares))
+    width = (end - begin).astype(np.float64)
+    p = np.diff(np.append(0.0, np.cumsum(shares))[np.append(begin[:1], end)]) / width
+    lists = KeyClasses(width, p / float((width * p).sum()), np.ones_like(p))
+    return np.repeat(lists.recorded(places, math.inf, seen=seen), end - begin)
+
+
+def tuples_to_rest(plan: BlockPlan[Any]) -> float:
+    """Stream tuples until it is known which pages are asked for most."""
+    return _REST_PER_PAGE * max(plan.r.n_pages, 1)

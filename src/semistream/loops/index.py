@@ -15,8 +15,8 @@ The last part of this file is the same loop as a formula.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -445,12 +445,17 @@ def left_keys(plan: IndexPlan[Any], workload: Workload, shared: Shared, cached: 
 
 @dataclass(frozen=True)
 class Settled:
-    """What a prediction has found: how loads are shared, which part of each key is cached, and h_S, h_R."""
+    """What a prediction has found: how loads are shared, which part of each key is cached, and h_S, h_R.
+
+    `rest` and `start` are those of `Counts`.
+    """
 
     shared: Shared
     cached: Floats
     h_S: float
     h_R: float = 0.0
+    rest: float = 0.0
+    start: Mapping[str, float] = field(default_factory=dict)
 
 
 def index_prediction(
@@ -458,9 +463,8 @@ def index_prediction(
     workload: Workload,
     found: Settled,
     extra: dict[str, float] | None = None,
-    memory: dict[str, float] | None = None,
 ) -> Counts:
-    """Counts from what is cached and how many may wait; `extra` counts and `memory` are added."""
+    """Counts from what is cached and how many may wait; `extra` ones are added."""
     shared = found.shared
     missed = max(1.0 - workload.keys.p_N(found.cached), 1e-12)
     w = shared.w_S / missed if missed else 0.0
@@ -469,7 +473,7 @@ def index_prediction(
         tables["cache"] = plan.cache_bytes
     return Counts(
         {**index_counts(plan, shared, missed), **(extra or {})},
-        memory={**tables, **(memory or {})},
+        memory=tables,
         symbols={
             "h_S": found.h_S,
             "h_R": found.h_R,
@@ -479,4 +483,6 @@ def index_prediction(
         },
         delay=shared.waiting,
         longest_delay=shared.longest / missed,
+        rest=found.rest,
+        start=found.start,
     )

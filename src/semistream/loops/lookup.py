@@ -2,8 +2,9 @@
 
     chunk -> cache answers what it can -> finder looks the others up in R -> those without a match come last
 
-INLJ and SWEEPJOIN share this loop and differ in how they look tuples up (`Finder`). `Sweep` is one ordered pass over
-exactly the pages that some tuples need; neighbouring keys share a page:
+INLJ and SWEEPJOIN share this loop and differ in how they look tuples up (`Finder`), and in when: `gathered.py` has the
+loop that looks up all misses of a batch together. `Sweep` is one ordered pass over exactly the pages that some tuples
+need; neighbouring keys share a page:
 
     tuples -> sort by code -> distinct codes -> page ranges (index) -> groups of pages that fit
            -> find the rows of every code on them -> pairs
@@ -14,9 +15,10 @@ The second half of this file is a sweep as a formula.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +40,9 @@ from semistream.predict.keys import Floats
 from semistream.predict.sharing import needed_pages, page_runs
 
 Int64s = npt.NDArray[np.int64]
+#: key codes of some tuples, and what names these
+Part = tuple[Int64s, Int64s]
+Runs = TypeVar("Runs", bound=CodeRuns)
 
 
 class Finder(Protocol):
@@ -60,12 +65,15 @@ class LookupLoop(Loop):
         return self.front.cache
 
     def consume(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
-        work, front = self.work, self.front
+        front = self.front
         yield from front.answer(chunk)
         # A copy: finders use the work arrays.
-        ids = front.misses[: front.missed].copy()
+        yield from self.look_up(chunk, front.misses[: front.missed].copy())
+
+    def look_up(self, chunk: Chunk, ids: Int64s) -> Iterator[pa.RecordBatch]:
+        """Finish the tuples `ids` of a chunk, which the cache lacks."""
         yield from self.finder.join(chunk, ids)
-        yield from work.finish(chunk, ids)
+        yield from self.work.finish(chunk, ids)
 
     def settle(self) -> None:
         if self.cache is not None:
@@ -89,13 +97,13 @@ class NothingLeft:
 
 
 @dataclass(frozen=True)
-class Group:
+class Group(Generic[Runs]):
     """Codes at .. stop - 1 with all their pages in a block, and where their rows are there.
 
     Not `whole`: one code with more pages than fit, and some of these.
     """
 
-    runs: CodeRuns
+    runs: Runs
     at: int
     stop: int
     #: valid until the next one is loaded
@@ -115,6 +123,16 @@ class Group:
         return self.runs.ends[self.at : self.stop]
 
 
+@dataclass(frozen=True)
+class Needed(Generic[Runs]):
+    """A group before its pages are read."""
+
+    runs: Runs
+    at: int
+    stop: int
+    whole: bool = True
+
+
 class RunSearch:
     """Loads pages for runs, group after group, and finds their rows there."""
 
@@ -123,28 +141,48 @@ class RunSearch:
         self._pages = pages
         self._listed = np.empty(pages.capacity, dtype=np.int64)
 
-    def group(self, runs: CodeRuns, at: int) -> Group | None:
-        """As many codes from `at` on as have all their pages in one block; None if those of the first do not fit."""
-        count, stop = runs.pages_from(at, self._listed)
-        if stop == at:
-            return None
-        block = self._pages.load(self._listed[:count])
-        if len(block.pages) < count:
-            stop = runs.within(at, stop, int(block.pages[-1]))
-            if stop == at:
-                return None
-        runs.find(at, stop, block, self._fences, self._ordered)
-        return Group(runs, at, stop, block)
+    def groups(self, parts: Iterable[Runs], oversize: set[int] | None = None) -> Generator[Group[Runs], None, None]:
+        """All codes of some runs, in groups that have all their pages in one block.
 
-    def pieces(self, runs: CodeRuns, at: int) -> Iterator[Group]:
-        """A code with more pages than fit at once, piece after piece; nothing for one without a page."""
+        A code with more pages than fit comes piece after piece; with `oversize` it is left out and noted there.
+        """
+        needed = (each for runs in parts for each in self._needed(runs, oversize))
+        with closing(self._pages.ahead(needed)) as loaded:
+            for each, block in loaded:
+                each.runs.find(each.at, each.stop, block, self._fences, self._ordered)
+                yield Group(each.runs, each.at, each.stop, block, each.whole)
+
+    def _needed(self, runs: Runs, oversize: set[int] | None) -> Iterator[tuple[Needed[Runs], Int64s]]:
+        """Which codes come together, and their pages."""
+        at = 0
+        while at < len(runs):
+            stop, pages = self._group(runs, at)
+            if stop > at:
+                yield Needed(runs, at, stop), pages
+            elif oversize is not None:
+                oversize.add(int(runs.codes[at]))
+            else:
+                yield from self._pieces(runs, at)
+            at = max(stop, at + 1)
+
+    def _group(self, runs: Runs, at: int) -> tuple[int, Int64s]:
+        """The code behind those from `at` on that have all their pages in one block, and the pages."""
+        count, stop = runs.pages_from(at, self._listed)
+        listed = self._listed[:count]
+        if stop > at and (fitting := self._pages.fitting(listed)) < count:
+            stop = runs.within(at, stop, int(listed[fitting - 1]))
+        if stop == at:
+            return at, listed[:0]
+        return stop, listed[: np.searchsorted(listed, runs.last[stop - 1], side="right")].copy()
+
+    def _pieces(self, runs: Runs, at: int) -> Iterator[tuple[Needed[Runs], Int64s]]:
+        """A code with more pages than fit at once."""
         page, last = max(int(runs.first[at]), 0), int(runs.last[at])
         while page <= last:
-            stop = min(page + self._pages.capacity, last + 1)
-            block = self._pages.load(np.arange(page, stop, dtype=np.int64))
-            runs.find(at, at + 1, block, self._fences, self._ordered)
-            yield Group(runs, at, at + 1, block, whole=False)
-            page = int(block.pages[-1]) + 1
+            pages = np.arange(page, min(page + self._pages.capacity, last + 1), dtype=np.int64)
+            pages = pages[: self._pages.fitting(pages)]
+            yield Needed(runs, at, at + 1, whole=False), pages
+            page = int(pages[-1]) + 1
 
 
 def by_page(first: Int64s) -> tuple[Int64s, Int64s]:
@@ -157,44 +195,54 @@ def by_page(first: Int64s) -> tuple[Int64s, Int64s]:
     return order[:absent], order[absent:]
 
 
-class Sweep:
-    """One ordered pass for tuples with these codes: `refs` name them among `tuples`, for the output."""
+class AskedRuns(CodeRuns):
+    """The runs of codes that some tuples ask for."""
 
-    def __init__(self, work: Workplace, pages: PageGroups, codes: Int64s, refs: Int64s, tuples: Tuples) -> None:
-        self._work, self._pages, self._tuples = work, pages, tuples
+    def __init__(self, asking: TupleRuns, first: Int64s, last: Int64s) -> None:
+        super().__init__(asking.codes, first, last)
+        self.asking = asking
+
+
+class Sweep:
+    """One ordered pass for tuples: each part has codes, and refs that name their tuples among `tuples`.
+
+    Parts must follow each other in the order of R's pages.
+    """
+
+    def __init__(self, work: Workplace, pages: PageGroups, tuples: Tuples, parts: Iterable[Part]) -> None:
+        self._work, self._pages, self._tuples, self._parts = work, pages, tuples, parts
+
+    def _runs(self, codes: Int64s, refs: Int64s) -> AskedRuns:
+        reader = self._work.reader
         asking = TupleRuns.of(codes, refs)
-        first, last = work.reader.locate(asking.codes)
-        if work.master.order != "key" or not work.reader.n_pages:
+        first, last = reader.locate(asking.codes)
+        if self._work.master.order != "key" or not reader.n_pages:
             _, present = by_page(first)
             asking, first, last = asking.taken(present), first[present], last[present]
-        self._asking, self._runs = asking, CodeRuns(asking.codes, first, last)
+        return AskedRuns(asking, first, last)
 
-    def groups(self) -> Iterator[Group]:
+    def groups(self) -> Generator[Group[AskedRuns], None, None]:
         """Groups of codes, each with the block that holds their rows."""
-        search, stats, at = RunSearch(self._work, self._pages), self._work.stats, 0
-        while at < len(self._runs):
-            group = search.group(self._runs, at)
-            if group is None:
-                yield from search.pieces(self._runs, at)
-                at += 1
-                continue
-            stats.iterations += 1
-            stats.master_rows_probed += group.stop - at
-            yield group
-            at = group.stop
+        search, stats = RunSearch(self._work, self._pages), self._work.stats
+        with closing(search.groups(self._runs(*part) for part in self._parts)) as groups:
+            for group in groups:
+                if group.whole:
+                    stats.iterations += 1
+                    stats.master_rows_probed += group.stop - group.at
+                yield group
 
-    def pairs(self, group: Group) -> Iterator[pa.RecordBatch]:
+    def pairs(self, group: Group[AskedRuns]) -> Iterator[pa.RecordBatch]:
         """Rows of a group's tuples that have a match in its block."""
         output, scratch = self._work.output, self._work.scratch
         rows = output.of_block(group.block)
-        pairs = RunPairs(self._asking, self._runs, group.at, group.stop, output.first_only)
+        pairs = RunPairs(group.runs.asking, group.runs, group.at, group.stop, output.first_only)
         while pairs.unfinished:
             count = pairs.step(scratch.left, scratch.right)
             yield from output.pairs(self._tuples, rows, scratch.left, scratch.right, count)
 
-    def asked(self, group: Group) -> Int64s:
+    def asked(self, group: Group[AskedRuns]) -> Int64s:
         """Tuples that asked for each code of a group."""
-        return self._asking.lengths(group.at, group.stop)
+        return group.runs.asking.lengths(group.at, group.stop)
 
 
 # -------------------------------------------------------------------------------------- a sweep as a formula
@@ -210,8 +258,10 @@ class SweepCosts:
     groups: float
 
 
-def sweep_costs(r: MasterFacts, division: Division, gap_bytes: int, shares: Floats, tuples: float) -> SweepCosts:
-    """A sweep for that many tuples, which ask for pages with these shares.
+def sweep_costs(
+    r: MasterFacts, division: Division, gap_bytes: int, shares: Floats, tuples: float, parts: float = 1.0
+) -> SweepCosts:
+    """A sweep for that many tuples, which ask for pages with these shares; groups end with each of its parts.
 
     Mapped pages cost no read call; what is counted is runs of neighbours. Direct reads go through the disk buffer, over
     gaps that are cheaper to read than to jump, as far as the buffer reaches: a gap takes room there as a page does. A
@@ -220,7 +270,7 @@ def sweep_costs(r: MasterFacts, division: Division, gap_bytes: int, shares: Floa
     n_pages = max(r.n_pages, 1)
     pages = max(needed_pages(shares, tuples), min(tuples, 1e-9))
     if not r.direct:
-        groups = _groups(pages, mapped_group(r, division.buffer), n_pages)
+        groups = parts * _groups(pages / parts, mapped_group(r, division.buffer), n_pages)
         return SweepCosts(pages, page_runs(pages, n_pages, 0.0), pages * r.page_rows * r.row_bytes, groups)
     widest = math.floor(gap_bytes / r.page_bytes)
     gaps = np.arange(min(widest, max(division.pages - 2, 0)) + 1)
@@ -228,7 +278,7 @@ def sweep_costs(r: MasterFacts, division: Division, gap_bytes: int, shares: Floa
     # The way to the next needed page is geometric, and the buffer may have no room left for a wide gap.
     merged = density * (1.0 - density) ** gaps * (1.0 - gaps / max(division.pages - 1, 1))
     over = float((gaps * merged).sum())
-    groups = max(pages * (1.0 + over) / division.pages, min(pages, 1.0))
+    groups = max(pages * (1.0 + over) / division.pages + (parts - 1.0) / 2, min(pages, parts))
     # A group may also end in the middle of a run.
     joined = float(merged.sum())
     runs = pages * (1.0 - joined) + groups * joined / 2

@@ -6,6 +6,7 @@ turn:  codes at the front that the cache lacks -> one ordered sweep -> cache -> 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +59,7 @@ class FetchedKeys:
 
     def __init__(self, plan: OrderedPlan[Any], work: Workplace) -> None:
         self._plan, self._work = plan, work
-        self._pages = PageGroups(work, plan.r.direct)
+        self._pages = PageGroups(work, plan.r.direct, buffers=plan.division.buffers)
         #: keys of the current turn with too many master tuples to be cached
         self.oversize: set[int] = set()
         self._rows_per_key = 1.0
@@ -106,24 +107,18 @@ class FetchedKeys:
             absent, present = by_page(first)
             self._admit_absent(distinct[absent])
             distinct, first, last = distinct[present], first[present], last[present]
-        runs, search, at = CodeRuns(distinct, first, last), self.search(), 0
-        while at < len(runs):
-            group = search.group(runs, at)
-            if group is None:
-                self.oversize.add(int(runs.codes[at]))
-                at += 1
-                continue
-            self._work.stats.master_rows_probed += group.stop - at
-            if not self._admit(group):
-                return
-            at = group.stop
+        with closing(self.search().groups([CodeRuns(distinct, first, last)], self.oversize)) as groups:
+            for group in groups:
+                self._work.stats.master_rows_probed += group.stop - group.at
+                if not self._admit(group):
+                    return
 
     def _admit_absent(self, codes: Int64s) -> None:
         """Keys that the index knows to be absent enter without rows."""
         none = np.zeros_like(codes)
         self.cache.admit(codes, none, none, none, None)
 
-    def _admit(self, found: Group) -> bool:
+    def _admit(self, found: Group[CodeRuns]) -> bool:
         """Keys with all their rows into the cache; False when it is full."""
         codes, starts, ends = found.codes, found.starts, found.ends
         counts = np.zeros(len(codes), dtype=np.int64)
@@ -277,17 +272,19 @@ class OrderedLoop(Loop):
         work, queue, listing = self.work, self.queue, self._listing
         slots, codes = (np.empty(1, dtype=np.int64) for _ in range(2))
         queue.front(slots, codes)
-        runs, found = CodeRuns(codes, *work.reader.locate(codes)), 0
-        for piece in self.keys.search().pieces(runs, 0):
-            start, end = int(piece.starts[0]), int(piece.ends[0])
-            stop = start + min(end - start, listing.most_rows)
-            block = work.output.of_block(piece.block)
-            for at in range(start, stop, work.scratch.size):
-                rows = np.arange(at, min(at + work.scratch.size, stop), dtype=np.int64)
-                yield from self._output.pairs(queue, block, np.repeat(slots, len(rows)), rows, len(rows))
-            found += end - start
-            if found and listing.most_rows < ALL_ROWS:
-                break
+        first, last = work.reader.locate(codes)
+        runs, found = [CodeRuns(codes, first, last)] if last[0] >= 0 else [], 0
+        with closing(self.keys.search().groups(runs)) as pieces:
+            for piece in pieces:
+                start, end = int(piece.starts[0]), int(piece.ends[0])
+                stop = start + min(end - start, listing.most_rows)
+                block = work.output.of_block(piece.block)
+                for at in range(start, stop, work.scratch.size):
+                    rows = np.arange(at, min(at + work.scratch.size, stop), dtype=np.int64)
+                    yield from self._output.pairs(queue, block, np.repeat(slots, len(rows)), rows, len(rows))
+                found += end - start
+                if found and listing.most_rows < ALL_ROWS:
+                    break
         if listing.ends_unmatched(found):
             yield from self._output.pairs(queue, self.cache, slots, np.full(1, NO_ROW, dtype=np.int64), 1)
         queue.leave(slots, 1)

@@ -1,19 +1,38 @@
-"""Pages of R for operators that know which they want: mapped in place, or read into the disk buffer."""
+"""Pages of R for operators that know which they want: mapped in place, or read into disk buffers.
+
+Reads past the page cache are made ahead: while one group of pages is joined, threads read the next ones.
+
+    caller's thread:   join group 1      join group 2      join group 3
+    reader threads:    read 2, read 3    read 4            read 5          a disk buffer each, handed over in order
+"""
 
 from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain, islice
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from semistream.engine.division import Needs
 from semistream.engine.facts import MasterFacts
 from semistream.engine.workplace import Workplace
-from semistream.master.base import PageBlock
+from semistream.master.base import PageBlock, RunRead
+from semistream.parts.disk_buffer import DiskBuffer
 
 Int64s = npt.NDArray[np.int64]
+Wanted = TypeVar("Wanted")
 
 #: reading a gap of this many bytes costs about as much as a seek
 DEFAULT_GAP_BYTES = 128 << 10
 _LEAST_GROUP = 64
+#: disk buffers where pages are read ahead: one is joined, each of the others has a thread that fills it
+_BUFFERS = 4
+#: pages that each of them must hold to be worth it, bytes that it has at most, and the budget's part for all
+_LEAST_AHEAD, _MOST_BUFFER, _AHEAD_SHARE = 4, 3 << 20, 0.1
 
 
 def mapped_group(r: MasterFacts, buffer_bytes: int) -> int:
@@ -21,15 +40,35 @@ def mapped_group(r: MasterFacts, buffer_bytes: int) -> int:
     return max(buffer_bytes // max(r.held_bytes, 64), _LEAST_GROUP)
 
 
-class PageGroups:
-    """Loads groups of pages. They are used in place, unless they must bypass the page cache."""
+def reading_needs(r: MasterFacts, budget: int, buffer_bytes: int | None, share: float) -> Needs:
+    """One disk buffer of this share of the budget; several of a larger one where pages are read ahead."""
+    most = _BUFFERS * _MOST_BUFFER
+    ahead = min(int(budget * _AHEAD_SHARE), most) if buffer_bytes is None else buffer_bytes
+    if r.direct and ahead >= _BUFFERS * r.buffer_bytes(_LEAST_AHEAD):
+        return Needs(buffers=_BUFFERS, buffer_share=_AHEAD_SHARE, most_buffer=most)
+    return Needs(buffer_share=share)
 
-    def __init__(self, work: Workplace, direct: bool, gap_bytes: int = DEFAULT_GAP_BYTES) -> None:
+
+class PageGroups:
+    """Loads groups of pages. They are used in place, unless they must bypass the page cache.
+
+    With more than one disk buffer `ahead` reads the next groups while one is used.
+    """
+
+    def __init__(self, work: Workplace, direct: bool, gap_bytes: int = DEFAULT_GAP_BYTES, buffers: int = 1) -> None:
         self._work, self._gap_bytes = work, gap_bytes
         self.mapped = not direct
+        self._disks = [work.disk, *(DiskBuffer(work.reader, work.disk.n_pages) for _ in range(buffers - 1))]
         held = max(work.reader.held_bytes(1), 64)
         #: pages that a group may have
         self.capacity = max(work.disk.bytes_held // held, _LEAST_GROUP) if self.mapped else work.disk.n_pages
+
+    def fitting(self, pages: Int64s) -> int:
+        """How many of the sorted pages one group takes: gaps that are read over take room as pages do."""
+        if self.mapped:
+            return len(pages)
+        disk = self._disks[0]
+        return self._work.reader.fitting(pages[: disk.n_pages], disk.buffer.nbytes, self._gap_bytes)
 
     def load(self, pages: Int64s) -> PageBlock:
         """Sorted pages: all of them mapped, or as many as fit the disk buffer, in as few reads as pay."""
@@ -40,6 +79,36 @@ class PageGroups:
             stats.reads += 1 + int(np.count_nonzero(np.diff(pages) > 1))
             stats.bytes_read += int(len(pages) * work.reader.page_rows * work.master.row_bytes)
             return block
-        block, _ = work.disk.load_runs(pages, self._gap_bytes)
-        work.copy_read_counts()
+        return self._took(work.disk, work.disk.read_runs(pages, self._gap_bytes))
+
+    def _took(self, disk: DiskBuffer, run: RunRead) -> PageBlock:
+        block = disk.took(run)
+        self._work.copy_read_counts(*self._disks)
         return block
+
+    def ahead(self, groups: Iterable[tuple[Wanted, Int64s]]) -> Generator[tuple[Wanted, PageBlock], None, None]:
+        """Load one group of fitting pages after another, each with what it is wanted for; valid until the next.
+
+        Close this generator where it is left early: its threads end with it.
+        """
+        wanted = iter(groups)
+        first = list(islice(wanted, 2))
+        if len(self._disks) == 1 or len(first) < 2:
+            for what, pages in chain(first, wanted):
+                yield what, self.load(pages)
+            return
+        wanted = chain(first, wanted)
+        free, reading = deque(self._disks), deque[tuple[Wanted, DiskBuffer, Future[RunRead]]]()
+        readers = ThreadPoolExecutor(len(self._disks) - 1, "semistream reader")
+        try:
+            while True:
+                for what, pages in islice(wanted, len(free)):
+                    disk = free.popleft()
+                    reading.append((what, disk, readers.submit(disk.read_runs, pages, self._gap_bytes)))
+                if not reading:
+                    return
+                what, disk, run = reading.popleft()
+                yield what, self._took(disk, run.result())
+                free.append(disk)
+        finally:
+            readers.shutdown(cancel_futures=True)

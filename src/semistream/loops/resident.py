@@ -73,9 +73,19 @@ def _fill(work: Workplace, cache: Cache, disk: DiskBuffer) -> bool:
 
 
 def resident_counts(r: MasterFacts, arena: ArenaShape) -> Counts:
-    """c = w·(c_S + c_H + c_O): every tuple is answered at once, a miss being a key that R lacks."""
+    """c = w·(c_S + c_H + c_O): every tuple is answered at once, a miss being a key that R lacks.
+
+    Before the first tuple R is read once, and each of its tuples is put into the cache.
+    """
     return Counts(
         {"cache_hits": 1.0, "cache_misses": 0.0},
         memory={"arena table": arena.table_bytes, "cache": resident_bytes(r) - _REST},
         symbols={"h_R": r.rows, "h_S": 0.0, "p_N": 1.0},
+        start=load_counts(r),
     )
+
+
+def load_counts(r: MasterFacts, rows: float | None = None) -> dict[str, float]:
+    """What it takes to put the first `rows` tuples of R, or all of them, into the cache."""
+    part = 1.0 if rows is None else min(rows / max(r.rows, 1), 1.0)
+    return {"reads": 1.0, "bytes_read": part * r.n_pages * r.page_bytes, "switched": part * r.rows}

@@ -11,6 +11,7 @@ import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -144,9 +145,14 @@ class PageReader(ABC):
     def read_runs(self, pages: Int64s, buffer: Bytes, gap_bytes: int) -> RunRead:
         """As many of the sorted distinct `pages` as fit, in one sweep.
 
-        Neighbours less than `gap_bytes` apart come in one read: reading the gap is cheaper than a seek.
+        Neighbours less than `gap_bytes` apart come in one read: reading the gap is cheaper than a seek. Several threads
+        may do this at once, each into a buffer of its own.
         """
         raise _no_index("read_runs")
+
+    def fitting(self, pages: Int64s, size: int, gap_bytes: int) -> int:
+        """How many of the sorted distinct `pages` `read_runs` takes with a buffer of that size; nothing is read."""
+        return len(pages)
 
     def map(self, pages: Int64s) -> PageBlock:
         """Sorted distinct pages in place, without a copy."""
@@ -193,6 +199,14 @@ def _no_index(what: str) -> IndexRequiredError:
     )
 
 
+@dataclass(frozen=True)
+class PageFile:
+    """A file with pages of R."""
+
+    path: Path
+    size: int
+
+
 class Master(ABC):
     """R, described: what it holds, how it is ordered, and how to open it."""
 
@@ -216,6 +230,11 @@ class Master(ABC):
     def n_pages(self) -> int:
         """Pages that R takes."""
         return -(-self.n_rows // self.page_rows)
+
+    @property
+    def page_files(self) -> Sequence[PageFile] | None:
+        """The files that `open` reads past the page cache if told to; None where there is no such way."""
+        return None
 
     @property
     def code_range(self) -> tuple[int, int] | None:

@@ -47,4 +47,4 @@ def failed_read(path: Path, fd: int, offset: int, direct: bool) -> StoreError:
 
 
 def _no_direct(path: Path) -> StoreError:
-    return StoreError(f"the file system of {path} refuses O_DIRECT; open with direct=False or move the store")
+    return StoreError(f"the file system of {path} refuses O_DIRECT; open with reads='mapped' or move the store")

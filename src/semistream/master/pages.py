@@ -29,6 +29,7 @@ from semistream.errors import ChecksumError, ConfigError, StoreError
 from semistream.kernels.hashing import xxhash64_bytes
 from semistream.kernels.pages import (
     CHECKSUM_SEED,
+    fitting_pages,
     layout_pages,
     locate_in_fences,
     mark_seen,
@@ -46,6 +47,7 @@ from semistream.master.base import (
     Int64s,
     Master,
     PageBlock,
+    PageFile,
     PageReader,
     RunRead,
     aligned_buffer,
@@ -171,6 +173,11 @@ class PageMaster(Master):
         low, high = int(firsts[0]), int(firsts[-1])
         return low, high + (high - low) // max(len(firsts) - 1, 1)
 
+    @property
+    def page_files(self) -> list[PageFile]:
+        names = [shard["pages_file"] for shard in self.manifest.shards]
+        return [PageFile(self.folder / name, int(self.manifest.files[name]["bytes"])) for name in names]
+
     def may_be_null(self, column: str) -> bool:
         return self.manifest.null_counts.get(column, 1) > 0
 
@@ -295,6 +302,11 @@ class PageStoreReader(PageReader):
             )
         block = self._block(base[:done], pages[:done].copy(), buffer)
         return RunRead(block, done, int(result[1]), int(result[2]))
+
+    def fitting(self, pages: Int64s, size: int, gap_bytes: int) -> int:
+        index = self._index
+        pages = self._chosen(pages)
+        return int(fitting_pages(index.borders, index.shifts, pages, index.starts, size, gap_bytes, self._align))
 
     def read_each(self, tuples: Int64s, pages: Int64s, buffer: Bytes) -> RunRead:
         """The pages of as many units (tuple, page) as fit, in any order and as often as they are asked for."""

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from semistream.kernels.rows import copy_codes
-from semistream.master.base import PageBlock, PageReader, aligned_buffer
+from semistream.master.base import PageBlock, PageReader, RunRead, aligned_buffer
 
 Int64s = npt.NDArray[np.int64]
 
@@ -50,11 +50,13 @@ class DiskBuffer:
         self.bytes_read += self.reader.read_bytes(block)
         return block
 
-    def load_runs(self, pages: Int64s, gap_bytes: int) -> tuple[PageBlock, int]:
-        """Read as many of the sorted pages as fit in one sweep; returns the block and how many it has."""
-        run = self.reader.read_runs(pages[: self.n_pages], self.buffer, gap_bytes)
-        copy_codes(run.block.base, run.block.rows, run.block.kind, run.block.data, self.codes)
+    def read_runs(self, pages: Int64s, gap_bytes: int) -> RunRead:
+        """Read as many of the sorted pages as fit in one sweep; may run in a thread, for whoever asks `took` later."""
+        return self.reader.read_runs(pages[: self.n_pages], self.buffer, gap_bytes)
+
+    def took(self, run: RunRead) -> PageBlock:
+        """Count what `read_runs` got; `codes` are not made for it."""
         self.pages_read += run.pages
         self.reads += run.reads
         self.bytes_read += run.bytes
-        return run.block, run.pages
+        return run.block

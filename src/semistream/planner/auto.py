@@ -3,9 +3,10 @@
     first batch -> sample -> plan -> open the best operator -> push ... -> trial of the closest -> the best of them
         -> push ... -> check -> (drain, open a better one) -> ...
 
-A check compares the hit rate, the share of matches and the service rate with what the plan said. Where one of them is
-off the plan is made again from a fresh sample, and what an operator really achieved counts more than its formula. A
-change costs a drain and an empty cache, so it must promise a quarter more.
+A check compares the hit rate, the share of matches and the service rate with what the plan said for an operator of that
+age. Where one of them is off the plan is made again from a fresh sample, and what an operator really achieved counts
+more than its formula. All is weighed by what is still to come: another operator begins with an empty cache, the one at
+work goes on with what it has learnt, and a change must promise a quarter more.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import copy
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 
@@ -25,17 +25,19 @@ from semistream.engine.join import SemiStreamJoin
 from semistream.engine.lifecycle import JoinLife
 from semistream.engine.snapshot import Snapshot
 from semistream.engine.stream_shape import StreamShape
-from semistream.errors import BudgetError, ConfigError, SemiStreamError
+from semistream.errors import BudgetError, ConfigError, SemiStreamError, StoreError
 from semistream.master.base import Master, require_columns
+from semistream.master.reading import MAPPED, Reading
 from semistream.parts.arena import beyond_machine, within_machine
 from semistream.parts.budget import MemoryReport
-from semistream.planner.check import other_counts, other_rate, other_skew, warm_up
+from semistream.planner.check import Watch, other_rate, other_stream
 from semistream.planner.explain import Explanation, explain
 from semistream.planner.least import least_budget
 from semistream.planner.plan import Candidate, JoinPlan, make_plan
 from semistream.planner.policy import Policy
+from semistream.planner.prospect import Experience, Prospect, same
 from semistream.planner.stream import StreamSample, StreamStatistics
-from semistream.planner.trial import Trial
+from semistream.planner.trial import Trial, worth_trying
 from semistream.spec import AUTO, JoinSpec
 
 #: bytes that a key takes in the sample while it is counted, and the least a sample can do with
@@ -60,7 +62,7 @@ class AutoJoin(JoinLife):
         sample: pa.RecordBatch | None = None,
         profile: CostProfile | None = None,
         max_delay_s: float | None = None,
-        direct: bool = False,
+        reading: Reading = MAPPED,
         policy: Policy | None = None,
     ) -> None:
         super().__init__()
@@ -69,7 +71,7 @@ class AutoJoin(JoinLife):
         self._total = within_machine(budget_bytes)
         self._policy = Policy() if policy is None else policy
         self._sample_bytes = self._policy.sample_bytes(budget_bytes, _LEAST_SAMPLE_BYTES)
-        self._given, self._profile, self._max_delay_s, self._direct = sample, profile, max_delay_s, direct
+        self._given, self._profile, self._max_delay_s, self._reading = sample, profile, max_delay_s, reading
         self._join: SemiStreamJoin | None = None
         self._shape: StreamShape | None = None
         self._plan: JoinPlan | None = None
@@ -77,6 +79,8 @@ class AutoJoin(JoinLife):
         self._sample: StreamSample | None = None
         #: opened without having seen the stream
         self._provisional = True
+        #: the plan was made of the first batch
+        self._is_known = False
         self._is_restored = False
         self._batch = 0
         self._batches = 0
@@ -87,24 +91,34 @@ class AutoJoin(JoinLife):
         self._earlier_seconds = 0.0
         self._peak = 0
         self._revisions: list[str] = []
-        #: what operators achieved, as a part of what was predicted
-        self._achieved: dict[str, float] = {}
-        self._check_at = self._check_gap = self._policy.first_check
-        self._since = JoinStats()
-        self._since_seconds = 0.0
+        self._experience = Experience()
+        self._watch = Watch(self._policy)
         if sample is not None:
             self.start(sample.schema)
 
     # ------------------------------------------------------------------------------------- the stream
 
-    def _shape_for(self, schema: pa.Schema) -> StreamShape:
+    def _shape_for(self, batches: list[pa.RecordBatch]) -> StreamShape:
         if self._shape is None:
-            self.start(schema)
+            first, rows = _filled(batches)[0], sum(batch.num_rows for batch in batches)
+            given = self._given
+            if given is None and rows:
+                # Nothing needs to be assumed of a stream whose first batch is there.
+                self._given, self._batch = first, rows
+            try:
+                self.start(first.schema)
+            except BaseException as error:
+                self._given, self._batch = given, 0
+                if isinstance(error, StoreError):
+                    # R cannot be read; another batch would not change that.
+                    self._fail(error)
+                raise
+            self._is_known = self._given is first
         assert self._shape is not None
         return self._shape
 
     def _push(self, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        filled = [batch for batch in batches if batch.num_rows] or batches[:1]
+        filled = _filled(batches)
         self._look_at(filled[0], sum(batch.num_rows for batch in filled))
         for batch in filled:
             join, trial = self._operator(), self._trial
@@ -112,7 +126,7 @@ class AutoJoin(JoinLife):
             shown = trial is not None and trial.is_shown(join)
             if trial is not None and shown and (trial.begun or join.stats.tuples_in >= self._policy.first_check):
                 yield from self._try(trial)
-            elif join.stats.tuples_in >= self._check_at and not (trial is not None and trial.begun):
+            elif self._watch.is_due(join) and not (trial is not None and trial.begun):
                 yield from self._check()
 
     def advance(self) -> Iterator[pa.RecordBatch]:
@@ -164,13 +178,13 @@ class AutoJoin(JoinLife):
 
     def _least_total(self, schema: pa.Schema) -> int | None:
         """A budget that is enough, about the smallest: what an operator needs, or a little more if the plan says so."""
-        least = least_budget(self.master, self.spec, schema, direct=self._direct)
+        least = least_budget(self.master, self.spec, schema, direct=self._reading.direct)
         if least is None:
             return None
         total = max(least + _LEAST_SAMPLE_BYTES, self._total + 1)
         for _ in range(_LEAST_TRIES):
             try:
-                self._planned(schema, total - _LEAST_SAMPLE_BYTES, sizes=False)
+                self._planned(schema, total - _LEAST_SAMPLE_BYTES, rough=True)
             except ConfigError:
                 total += total // _LEAST_TRIES
             else:
@@ -182,14 +196,11 @@ class AutoJoin(JoinLife):
         self._sample = StreamSample(self.master, self.spec, schema, capacity=capacity)
         if self._given is not None:
             self._learn(self._given)
-        self._open(self._planned(schema, self._join_bytes), schema)
+        self._open(self._planned(schema, self._join_bytes, rough=self._given is None), schema)
         self._shape = StreamShape(schema)
 
     def _look_at(self, batch: pa.RecordBatch, rows: int) -> None:
-        """The first push decides; later ones are sampled now and then, for the next check.
-
-        A push has so many rows; of those that come in several batches the first is looked at.
-        """
+        """The first push, of so many rows, decides; of later ones the first batch is sampled now and then."""
         assert self._sample is not None
         schema = batch.schema
         self._batches += 1
@@ -197,13 +208,13 @@ class AutoJoin(JoinLife):
             # What was opened so far rested on an assumption, and nothing is in it.
             self._provisional = False
             self._batch = rows
-            if self._sample.seen < batch.num_rows:
+            if not self._is_known and self._sample.seen < batch.num_rows:
                 self._learn(batch)
                 self._open(self._planned(schema, self._join_bytes), schema)
-            assert self._plan is not None
-            self._trial = Trial(self._plan, self._policy)
+            self._trial = self._new_trial()
         elif self._batches == 2 and self._in_micro_batches:
             self._open(self._planned(schema, self._join_bytes), schema)
+            self._trial = self._new_trial()
         elif self._batches % self._policy.sampled_batches == 0:
             self._sample.add(batch)
         self._batch = max(self._batch, rows)
@@ -225,7 +236,8 @@ class AutoJoin(JoinLife):
 
     # --------------------------------------------------------------------------------------- the plan
 
-    def _planned(self, schema: pa.Schema, budget: int, *, sizes: bool = True) -> JoinPlan:
+    def _planned(self, schema: pa.Schema, budget: int, *, rough: bool = False) -> JoinPlan:
+        """`rough`: as long as nothing is known of the stream sizes and young caches are not worth the time."""
         assert self._sample is not None
         stream = StreamStatistics.assumed(self.master.n_rows) if self._plan is None else self._plan.stream
         if self._sample.seen >= (self._policy.sample_says if stream.seen else 1):
@@ -240,16 +252,28 @@ class AutoJoin(JoinLife):
             batch=self._batch or _USUAL_BATCH,
             micro_batches=self._in_micro_batches,
             max_delay_s=None if self._in_micro_batches else self._max_delay_s,
-            direct=self._direct,
-            sizes=sizes,
+            direct=self._reading.direct,
+            sizes=not rough,
             policy=self._policy,
+            horizon=math.inf if rough else self._ahead,
         )
+
+    @property
+    def _ahead(self) -> float:
+        """Tuples that are still to come, as far as anybody knows."""
+        return self._policy.ahead(self.stats.tuples_in)
+
+    @property
+    def _prospect(self) -> Prospect:
+        """What is still to come, for the operator at work and for all others."""
+        assert self._chosen is not None
+        return Prospect(self._experience, self._ahead, self._chosen, self._operator().stats.tuples_in)
 
     def _open(self, plan: JoinPlan, schema: pa.Schema) -> None:
         """Open the best candidate that the budget really allows; nobody waits in the operator that goes."""
         refused: BudgetError | None = None
         for candidate in plan.candidates:
-            if self._join is None or self._chosen is None or not _same(candidate, self._chosen):
+            if self._join is None or self._chosen is None or not same(candidate, self._chosen):
                 # Before the other one is opened, for there is one budget.
                 self._retire()
                 try:
@@ -262,8 +286,8 @@ class AutoJoin(JoinLife):
         raise refused or SemiStreamError("the plan has no candidate")
 
     def _opened(self, candidate: Candidate, schema: pa.Schema) -> SemiStreamJoin:
-        options: dict[str, Any] = {**candidate.options, "direct": self._direct}
-        join = SemiStreamJoin(ALGORITHMS[candidate.algorithm], self.master, self.spec, self._join_bytes, options)
+        algorithm, options, direct = ALGORITHMS[candidate.algorithm], candidate.options, self._reading.direct
+        join = SemiStreamJoin(algorithm, self.master, self.spec, self._join_bytes, options, direct=direct)
         try:
             join.start(schema)
         except BaseException:
@@ -279,98 +303,86 @@ class AutoJoin(JoinLife):
         self._peak = max(self._peak, self._join.memory.peak_bytes)
         self._join.close()
         self._join = None
-        self._since, self._since_seconds = JoinStats(), 0.0
+        self._watch.begin()
 
     def _try(self, trial: Trial) -> Iterator[pa.RecordBatch]:
         """Go on with the trial: the next operator that takes part or, after the last, the best of them."""
         join, chosen = self._operator(), self._chosen
         assert chosen is not None
         schema = self._stream_schema
-        plan = trial.plan if trial.begun else self._planned(schema, self._join_bytes)
-        known = next((each for each in plan.candidates if _same(each, chosen)), chosen)
-        self._achieved[chosen.algorithm] = trial.achieved(known, self._batch)
+        again = not trial.begun and self._prospect.seconds_left >= self._policy.plan_from_s
+        plan = self._planned(schema, self._join_bytes) if again else trial.plan
+        known = next((each for each in plan.candidates if same(each, chosen)), chosen)
+        achieved = self._experience.parts
+        achieved[chosen.algorithm] = trial.achieved(known, self._batch)
         if not trial.begun:
-            trial.begin(plan, chosen, self._expected)
+            trial.begin(plan, replace(self._prospect, running=known), self._batch, achieved)
         following = trial.next()
-        ranked = sorted(trial.plan.candidates, key=self._expected, reverse=True)
+        ranked = sorted(trial.plan.candidates, key=self._prospect.rate, reverse=True)
         if following is None:
             self._trial = None
-            ranked.sort(key=lambda each: each.algorithm not in self._achieved)
-            if len(self._achieved) > 1:
-                self._revisions.append(self._outcome(ranked[0].algorithm))
+            ranked.sort(key=lambda each: each.algorithm not in achieved)
+            if len(achieved) > 1:
+                self._revisions.append(f"a trial, {self._experience.text()}; {ranked[0].algorithm} is the best")
         else:
             ranked.insert(0, following)
-        if not _same(ranked[0], chosen):
+        if not same(ranked[0], chosen):
             yield from join.drain()
         self._open(replace(trial.plan, candidates=tuple(ranked)), schema)
-        self._check_at = self._operator().stats.tuples_in + self._check_gap
-
-    def _outcome(self, best: str) -> str:
-        parts = ", ".join(f"{name} {part:.2f}" for name, part in self._achieved.items())
-        return f"a trial, parts of the predicted speed: {parts}; {best} is the best"
-
-    def _expected(self, candidate: Candidate) -> float:
-        return candidate.rate_per_s * self._part(candidate)
+        self._watch.wait(self._operator())
 
     def _check(self) -> Iterator[pa.RecordBatch]:
         """Compare what happened since the last check with the plan; where they differ, plan anew."""
         join, chosen, sample = self._operator(), self._chosen, self._sample
         assert chosen is not None
         assert sample is not None
-        now = copy.copy(join.stats)
-        window = now - self._since
-        seconds = join.seconds - self._since_seconds
-        policy = self._policy
-        warm = now.tuples_in - window.tuples_in >= warm_up(chosen, policy)
-        self._since, self._since_seconds = now, join.seconds
-        self._check_gap = min(self._check_gap * policy.check_growth, policy.last_check)
-        self._check_at = now.tuples_in + self._check_gap
-        # Once measured, an operator is held against what it achieved.
-        rate = chosen.rate_per_s * self._achieved.get(chosen.algorithm, 1.0)
         assert self._plan is not None
-        off = other_skew(sample, self._plan, policy)
-        if off is None and warm:
-            off = other_counts(chosen, window, policy, self._keeps_count) or other_rate(window, seconds, rate, policy)
-        if off is None:
+        policy, experience = self._policy, self._experience
+        # Inner joins do not count what matched nothing where they need not know.
+        counts = self.spec.how != "inner"
+        window = self._watch.look(join)
+        changed = other_stream(window, chosen, self._plan, sample, experience, policy, counts_unmatched=counts)
+        off = changed or other_rate(window, chosen, experience, policy)
+        if self._prospect.seconds_left < policy.plan_from_s:
             return
-        self._check_gap = policy.first_check
-        self._check_at = now.tuples_in + self._check_gap
-        if window.finished:
-            unmatched = window.unmatched if self._keeps_count else int(window.finished * self._plan_absent)
-            sample.matched(window.finished, unmatched, window.rows_out if self.spec.carries_master else 0)
-        if warm and seconds > 0:
-            self._achieved[chosen.algorithm] = window.tuples_in / seconds / chosen.rate_per_s
+        if off is None:
+            self._maybe_try_others()
+            return
+        if changed is not None:
+            self._watch.hurry(join)
+        done = window.done
+        if done.finished:
+            unmatched = done.unmatched if counts else int(done.finished * self._plan.stream.absent)
+            sample.matched(done.finished, unmatched, done.rows_out if self.spec.carries_master else 0)
         schema = self._stream_schema
         plan = self._planned(schema, self._join_bytes)
-        corrected = sorted(plan.candidates, key=self._expected, reverse=True)
+        mine = next((each for each in plan.candidates if each.algorithm == chosen.algorithm), None)
+        known = chosen if mine is None else mine
+        experience.learn(known, done, window.before, window.seconds)
+        prospect = replace(self._prospect, running=known)
+        corrected = sorted(plan.candidates, key=prospect.rate, reverse=True)
         best = corrected[0]
-        mine = next((each for each in corrected if each.algorithm == chosen.algorithm), None)
         if sample.seen >= policy.sample_says:
             sample.forget()
-        if mine is not None and self._expected(best) < policy.better * self._expected(mine):
+        if mine is not None and prospect.rate(best) < policy.better * prospect.rate(mine):
             self._plan, self._chosen = plan, replace(mine, options=chosen.options)
             self._revisions.append(f"{off}; {chosen.algorithm} stays the best")
             return
         self._revisions.append(f"{off}; {best.algorithm} instead of {chosen.algorithm}")
         yield from join.drain()
         self._open(replace(plan, candidates=tuple(corrected)), schema)
-        self._check_at = self._check_gap
+        self._watch.hurry(self._operator())
 
-    def _part(self, candidate: Candidate) -> float:
-        """What to expect of an operator beside its formula; one that never ran is taken to be off as the others are."""
-        if not self._achieved:
-            return 1.0
-        usual = math.exp(sum(math.log(part) for part in self._achieved.values()) / len(self._achieved))
-        return self._achieved.get(candidate.algorithm, usual)
+    def _maybe_try_others(self) -> None:
+        """As a stream goes on it becomes worth while to try who was too far off, or too dear to try, before."""
+        assert self._plan is not None
+        tried = self._experience.parts
+        if self._trial is None and worth_trying(self._plan, self._prospect, self._policy, self._batch, tried):
+            self._trial = self._new_trial()
 
-    @property
-    def _keeps_count(self) -> bool:
-        """Inner joins do not count what matched nothing where they need not know."""
-        return self.spec.how != "inner"
-
-    @property
-    def _plan_absent(self) -> float:
-        return self._plan.stream.absent if self._plan is not None else 0.0
+    def _new_trial(self) -> Trial:
+        assert self._plan is not None
+        return Trial(self._plan, self._policy, self._prospect.seconds_left)
 
     # ----------------------------------------------------------------------------- what it says of itself
 
@@ -434,7 +446,7 @@ class AutoJoin(JoinLife):
         """Why this operator, what was predicted and, after a run, what was measured."""
         if self._plan is None or self._chosen is None or self._join is None:
             raise SemiStreamError("nothing is planned yet; push a batch first, or open the join with sample=")
-        return explain(self._join, self._plan, self._chosen, tuple(self._revisions))
+        return explain(self._join, self._plan, self._chosen, self._reading, tuple(self._revisions))
 
     # -------------------------------------------------------------------------------- snapshot, closing
 
@@ -481,5 +493,6 @@ class AutoJoin(JoinLife):
                 self.master.close()
 
 
-def _same(a: Candidate, b: Candidate) -> bool:
-    return (a.algorithm, dict(a.options)) == (b.algorithm, dict(b.options))
+def _filled(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Those with rows, or just the first one."""
+    return [batch for batch in batches if batch.num_rows] or batches[:1]

@@ -2,18 +2,79 @@
 
 from __future__ import annotations
 
-from semistream.algorithms.registry import ALGORITHMS
+import copy
+from dataclasses import dataclass
+
 from semistream.engine.chunk import JoinStats
+from semistream.engine.join import SemiStreamJoin
 from semistream.planner.plan import Candidate, JoinPlan
 from semistream.planner.policy import Policy
+from semistream.planner.prospect import Experience
 from semistream.planner.stream import StreamSample
 
 
-def warm_up(candidate: Candidate, policy: Policy) -> float:
-    """Tuples until a cache is what the prediction takes it for."""
-    found = candidate.prediction
-    scans = ALGORITHMS[candidate.algorithm].access == "scan"
-    return policy.warm_up(found.symbols.get("h_R", 0.0), found.symbols.get("k", 1.0) * found.w if scans else 0.0)
+@dataclass(frozen=True)
+class Window:
+    """What an operator did between two checks; it had had `before` tuples when it began."""
+
+    done: JoinStats
+    seconds: float
+    before: int
+
+
+class Watch:
+    """When the operator at work is looked at next, ever more rarely, and what it did since the last time."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._gap = self._at = policy.first_check
+        self.begin()
+
+    def begin(self) -> None:
+        """Another operator: nothing of it was looked at yet."""
+        self._stats, self._seconds = JoinStats(), 0.0
+
+    def is_due(self, join: SemiStreamJoin) -> bool:
+        """Whether it is time to look."""
+        return join.stats.tuples_in >= self._at
+
+    def look(self, join: SemiStreamJoin) -> Window:
+        """What was done since the last time; the next one is further off."""
+        now = copy.copy(join.stats)
+        done = now - self._stats
+        window = Window(done, join.seconds - self._seconds, now.tuples_in - done.tuples_in)
+        self._stats, self._seconds = now, join.seconds
+        self._gap = min(self._gap * self._policy.check_growth, self._policy.last_check)
+        self.wait(join)
+        return window
+
+    def wait(self, join: SemiStreamJoin) -> None:
+        """Not before as much has come as between the last two looks."""
+        self._at = join.stats.tuples_in + self._gap
+
+    def hurry(self, join: SemiStreamJoin) -> None:
+        """Look soon, and then ever more rarely again."""
+        self._gap = self._policy.first_check
+        self.wait(join)
+
+
+def other_stream(
+    window: Window,
+    chosen: Candidate,
+    plan: JoinPlan,
+    sample: StreamSample,
+    experience: Experience,
+    policy: Policy,
+    *,
+    counts_unmatched: bool,
+) -> str | None:
+    """Whether the stream is another than planned for: by its sample, or by what a cache that is at rest makes of it."""
+    changed = other_skew(sample, plan, policy)
+    if changed is not None or window.before < chosen.prediction.rest_tuples:
+        return changed
+    # Once measured, an operator is held against what it achieved.
+    hits = chosen.prediction.hit_rate + experience.hits.get(chosen.algorithm, 0.0)
+    return other_counts(chosen, window.done, hits, policy, counts_unmatched)
 
 
 def other_skew(sample: StreamSample, plan: JoinPlan, policy: Policy) -> str | None:
@@ -28,23 +89,28 @@ def other_skew(sample: StreamSample, plan: JoinPlan, policy: Policy) -> str | No
     return f"the {policy.hottest_keys} hottest keys have {now:.0%} of the stream instead of {was:.0%}"
 
 
-def other_counts(candidate: Candidate, window: JoinStats, policy: Policy, counts_unmatched: bool) -> str | None:
-    """Whether hits, or tuples without a match where these are counted, are other than predicted."""
-    predicted = candidate.prediction.hit_rate
-    if window.cache_hits + window.cache_misses and abs(window.hit_rate - predicted) > policy.hit_points:
-        return f"hit rate {window.hit_rate:.0%} instead of {predicted:.0%}"
+def other_counts(
+    candidate: Candidate, done: JoinStats, hits: float, policy: Policy, counts_unmatched: bool
+) -> str | None:
+    """Whether hits, or tuples without a match where these are counted, are other than expected."""
+    if done.cache_hits + done.cache_misses and abs(done.hit_rate - hits) > policy.hit_points:
+        return f"hit rate {done.hit_rate:.0%} instead of {hits:.0%}"
     absent = candidate.situation.workload.keys.absent_share
-    unmatched = window.unmatched / window.finished if window.finished else absent
+    unmatched = done.unmatched / done.finished if done.finished else absent
     if counts_unmatched and abs(unmatched - absent) > policy.match_points:
         return f"{unmatched:.0%} without a match instead of {absent:.0%}"
     return None
 
 
-def other_rate(window: JoinStats, seconds: float, rate: float, policy: Policy) -> str | None:
-    """Whether the service rate is far from the expected one."""
-    if seconds <= 0:
+def other_rate(window: Window, chosen: Candidate, experience: Experience, policy: Policy) -> str | None:
+    """Whether a window took far more or less time than expected of an operator of that age.
+
+    While H_S fills tuples come and none leaves: that says nothing.
+    """
+    if window.seconds <= 0 or not window.done.tuples_in or not window.done.has_turned_over:
         return None
-    ratio = window.tuples_in / seconds / rate
+    expected = chosen.outlook.seconds(window.done.tuples_in, window.before) / experience.part(chosen)
+    ratio = expected / window.seconds
     if 1 / policy.rate_factor <= ratio <= policy.rate_factor:
         return None
     return f"{ratio:.2g} times the expected service rate"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from semistream.cost.clock import CostClock, counted
 from semistream.engine.join import SemiStreamJoin
-from semistream.planner.plan import Candidate, JoinPlan
+from semistream.master.reading import Reading
+from semistream.planner.plan import LEAVE, START, Candidate, JoinPlan
+from semistream.spec import format_bytes
 
 _TERMS = {
     "c_I/O": "reading R",
@@ -25,6 +28,8 @@ _TERMS = {
     "c_AI": "handing tuples between threads",
     "c_C": "beginning chunks",
     "c_T": "turns of the loop",
+    START: "loading R at the beginning",
+    LEAVE: "the last pass over R",
 }
 
 
@@ -68,6 +73,7 @@ class Explanation:
 
     plan: JoinPlan
     chosen: Candidate
+    reading: Reading
     measured: Measured | None = None
     #: why the plan was made again while the join ran, oldest first
     revisions: tuple[str, ...] = ()
@@ -91,14 +97,17 @@ class Explanation:
             f"  R        {r.rows:,} tuples of {r.row_bytes:.0f} bytes in pages of {r.page_rows:,}, "
             f"{way}, in order of {r.order}"
         )
+        yield f"  reads    {self.reading.why}"
         yield f"  S        {self.plan.stream.text()}"
         batch = chosen.situation.workload.batch
         share = budget / max(r.bytes, 1.0)
-        yield f"  memory   {_size(budget)}, {share:.3g} × R; batches of {batch:,} tuples{_ending(chosen)}"
+        yield f"  memory   {format_bytes(budget)}, {share:.3g} × R; batches of {batch:,} tuples{_ending(chosen)}"
         yield f"  profile  {self.plan.profile.name}"
-        yield "  predicted" + (f", and measured over {self.measured.tuples:,} tuples" if self.measured else "")
+        yield f"  predicted {self.state}" + (", and measured" if self.measured else "")
         for label, predicted, measured in self.figures():
             yield f"    {label:<24} {predicted:>14}" + (f" {measured:>14}" if self.measured else "")
+        if math.isfinite(self.span):
+            yield f"    {'at rest':<24} {at_rest(chosen)}"
         yield f"    {'reading and computing':<24} {_cost(chosen)}"
         rival = self.rival
         if rival is not None:
@@ -108,25 +117,33 @@ class Explanation:
         for why in self.revisions:
             yield f"  revised: {why}"
         if found.memory_bytes > budget:
-            yield f"  the formula wants {_size(found.memory_bytes)}, more than the budget"
+            yield f"  the formula wants {format_bytes(found.memory_bytes)}, more than the budget"
+
+    @property
+    def span(self) -> float:
+        """How many of the first tuples the predicted rates are about: those of a run, or of the horizon."""
+        return self.chosen.horizon if self.measured is None else float(self.measured.tuples)
+
+    @property
+    def state(self) -> str:
+        """The same in words."""
+        return "at rest" if math.isinf(self.span) else f"over the first {self.span:,.0f} tuples"
 
     def figures(self) -> list[tuple[str, str, str]]:
         """Rows of the table: label, predicted, measured."""
         found, seen = self.chosen.prediction, self.measured
+        expected = replace(self.chosen, horizon=self.span)
+        reads = expected.outlook.mean(lambda state: state.reads_per_tuple, self.span)
         rows = [
-            ("service rate, tuples/s", f"{found.service_rate_per_s:,.0f}", _optional(seen)),
-            ("hit rate", f"{found.hit_rate:.1%}", f"{seen.hit_rate:.1%}" if seen else ""),
-            (
-                "reads per tuple",
-                f"{found.reads_per_tuple:.3g}",
-                f"{seen.reads_per_tuple:.3g}" if seen else "",
-            ),
+            ("service rate, tuples/s", f"{expected.rate_per_s:,.0f}", _optional(seen)),
+            ("hit rate", f"{expected.hit_rate:.1%}", f"{seen.hit_rate:.1%}" if seen else ""),
+            ("reads per tuple", f"{reads:.3g}", f"{seen.reads_per_tuple:.3g}" if seen else ""),
             ("delay at full speed", f"{found.delay_s:.3g} s", ""),
             ("longest delay", f"{found.longest_delay_s:.3g} s", ""),
-            ("memory", _size(found.memory_bytes), _size(seen.memory_bytes) if seen else ""),
+            ("memory", format_bytes(found.memory_bytes), format_bytes(seen.memory_bytes) if seen else ""),
         ]
         for part, size in found.memory.items():
-            rows.append((f"  {part}", _size(size), _size(seen.memory.get(part, 0)) if seen else ""))
+            rows.append((f"  {part}", format_bytes(size), format_bytes(seen.memory.get(part, 0)) if seen else ""))
         if seen:
             rows.insert(1, ("  by the cost clock", "", f"{seen.clock_rate_per_s:,.0f}"))
         return rows
@@ -139,7 +156,7 @@ class Explanation:
         return {
             "algorithm": self.chosen.algorithm,
             "options": dict(self.chosen.options),
-            "predicted": _predicted(self.chosen),
+            "predicted": _predicted(self.chosen, self.span),
             "measured": None
             if seen is None
             else {
@@ -153,7 +170,7 @@ class Explanation:
             },
             "runner_up": None
             if rival is None
-            else {"algorithm": rival.algorithm, "why_not": why_not(self.chosen, rival), **_predicted(rival)},
+            else {"algorithm": rival.algorithm, "why_not": why_not(self.chosen, rival), **_predicted(rival, self.span)},
             "candidates": [
                 {"algorithm": each.algorithm, "carried": each.carried, "service_rate_per_s": each.rate_per_s}
                 for each in self.plan.candidates
@@ -168,7 +185,9 @@ class Explanation:
                 "order": r.order,
                 "budget_bytes": situation.budget,
                 "batch_rows": situation.workload.batch,
-                "direct": r.direct,
+                "horizon": _or_none(self.chosen.horizon),
+                "direct": self.reading.direct,
+                "reads": self.reading.why,
             },
             "stream": {
                 "seen": stream.seen,
@@ -180,29 +199,46 @@ class Explanation:
         }
 
 
-def explain(join: SemiStreamJoin, plan: JoinPlan, chosen: Candidate, revisions: tuple[str, ...] = ()) -> Explanation:
+def explain(
+    join: SemiStreamJoin, plan: JoinPlan, chosen: Candidate, reading: Reading, revisions: tuple[str, ...] = ()
+) -> Explanation:
     """A plan beside the join that was opened after it."""
-    return Explanation(plan, chosen, Measured.of(join, plan, chosen.situation.workload.batch), revisions)
+    return Explanation(plan, chosen, reading, Measured.of(join, plan, chosen.situation.workload.batch), revisions)
 
 
 def why_not(chosen: Candidate, rival: Candidate) -> str:
     """The rival's rate, and where it spends what the chosen one saves."""
     said = f"{rival.algorithm}, {rival.rate_per_s:,.0f} tuples/s, {rival.rate_per_s / chosen.rate_per_s:.2f} × as fast"
-    terms = set(rival.prediction.terms) | set(chosen.prediction.terms)
+    ours, theirs = chosen.per_tuple, rival.per_tuple
     # The parallel forms overlap their terms: what counts is a thread's time, so this is a hint and no sum.
-    extra = {term: rival.per_tuple(term) - chosen.per_tuple(term) for term in terms}
+    extra = {term: theirs.get(term, 0.0) - ours.get(term, 0.0) for term in {**theirs, **ours}}
     worse = rival.rate_per_s < chosen.rate_per_s
     term = max(extra, key=lambda each: extra[each] if worse else -extra[each])
-    mine, other = chosen.per_tuple(term) * 1e9, rival.per_tuple(term) * 1e9
+    mine, other = ours.get(term, 0.0) * 1e9, theirs.get(term, 0.0) * 1e9
     return f"{said}: {_TERMS.get(term, term)} takes {other:,.0f} ns per tuple instead of {mine:,.0f}"
 
 
-def _predicted(candidate: Candidate) -> dict[str, Any]:
+def at_rest(candidate: Candidate) -> str:
+    """What an operator comes to, and when."""
     found = candidate.prediction
+    rates = f"{found.service_rate_per_s:,.0f} tuples/s, {found.hit_rate:.1%} hits"
+    return f"{rates}, after {found.rest_tuples:,.0f} tuples" if found.rest_tuples else rates
+
+
+def _predicted(candidate: Candidate, span: float) -> dict[str, Any]:
+    """Over the first `span` tuples, and at rest."""
+    found, expected = candidate.prediction, replace(candidate, horizon=span)
     return {
-        "service_rate_per_s": found.service_rate_per_s,
-        "hit_rate": found.hit_rate,
-        "reads_per_tuple": found.reads_per_tuple,
+        "tuples": _or_none(span),
+        "service_rate_per_s": expected.rate_per_s,
+        "hit_rate": expected.hit_rate,
+        "reads_per_tuple": expected.outlook.mean(lambda state: state.reads_per_tuple, span),
+        "at_rest": {
+            "service_rate_per_s": found.service_rate_per_s,
+            "hit_rate": found.hit_rate,
+            "reads_per_tuple": found.reads_per_tuple,
+            "after_tuples": found.rest_tuples,
+        },
         "delay_s": found.delay_s,
         "longest_delay_s": found.longest_delay_s,
         "memory_bytes": found.memory_bytes,
@@ -211,11 +247,16 @@ def _predicted(candidate: Candidate) -> dict[str, Any]:
     }
 
 
+def _or_none(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
+
 def _cost(candidate: Candidate) -> str:
-    """The largest terms of c_loop, per tuple."""
-    terms = sorted(candidate.prediction.terms, key=lambda term: -candidate.per_tuple(term))
-    large = [term for term in terms if candidate.per_tuple(term) * 20 > candidate.per_tuple(terms[0])][:4]
-    return ", ".join(f"{_TERMS.get(term, term)} {candidate.per_tuple(term) * 1e9:,.0f} ns" for term in large)
+    """The largest parts of what a tuple costs."""
+    cost = candidate.per_tuple
+    terms = sorted(cost, key=lambda term: -cost[term])
+    large = [term for term in terms if cost[term] * 20 > cost[terms[0]]][:4]
+    return ", ".join(f"{_TERMS.get(term, term)} {cost[term] * 1e9:,.0f} ns" for term in large)
 
 
 def _ending(candidate: Candidate) -> str:
@@ -226,13 +267,6 @@ def _ending(candidate: Candidate) -> str:
 
 def _optional(seen: Measured | None) -> str:
     return "" if seen is None or seen.service_rate_per_s is None else f"{seen.service_rate_per_s:,.0f}"
-
-
-def _size(size: float) -> str:
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= scale:
-            return f"{size / scale:.3g} {unit}"
-    return f"{size:.0f} bytes"
 
 
 def to_text(explanation: Explanation, as_json: bool) -> str:

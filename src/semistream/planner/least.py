@@ -52,7 +52,7 @@ def _least_of(algorithm: Algorithm, r: MasterFacts, s: StreamFacts, below: int |
 
 def _fits(algorithm: Algorithm, r: MasterFacts, s: StreamFacts, budget: int) -> bool:
     try:
-        algorithm.plan(r, s, budget, algorithm.checked({"direct": r.direct}))
+        algorithm.plan(r, s, budget, algorithm.checked({}))
     except BudgetError:
         return False
     return True

@@ -14,12 +14,13 @@ from semistream.engine.protocol import Join
 from semistream.errors import ConfigError
 from semistream.master.base import Master
 from semistream.master.open import MasterSource, open_master
+from semistream.master.reading import Reading, choose_reading
 from semistream.planner.auto import AutoJoin
 from semistream.planner.explain import Explanation, explain
 from semistream.planner.plan import Candidate, make_plan
 from semistream.planner.policy import Policy
 from semistream.planner.stream import StreamSample, StreamStatistics
-from semistream.spec import DEFAULT_MEMORY, JoinRequest, On
+from semistream.spec import AUTO, DEFAULT_MEMORY, JoinRequest, On, checked_reads
 
 
 def open_join(
@@ -30,6 +31,7 @@ def open_join(
     how: str = "inner",
     select: Sequence[str] | None = None,
     memory: str | int = DEFAULT_MEMORY,
+    reads: str = AUTO,
     suffix: str = "_right",
     stream_schema: pa.Schema | None = None,
     sample: pa.RecordBatch | None = None,
@@ -46,12 +48,15 @@ def open_join(
     `master` is the path of a page store or of Parquet data, Arrow data in memory (a table, a frame), or an opened
     `Master`; `on` names the key (one column, several, or {stream column: master column}); `select` the master columns
     wanted (all others are neither cached nor carried); `memory` the bytes the join may hold. With `stream_schema` the
-    schemas are checked at once instead of at the first push. `options` belong to the algorithm; "auto" takes `direct`
-    and `max_delay`, the longest time that a tuple may wait at full speed ("30s").
+    schemas are checked at once instead of at the first push. `options` belong to the algorithm; "auto" takes
+    `max_delay`, the longest time that a tuple may wait at full speed ("30s").
+
+    `reads` says how pages of R are read: "mapped", through the page cache; "direct", past it (a page store only);
+    "auto", whichever suits the size of R and the memory of the machine (`join.explain()` says which and why).
 
     `join.explain()` says what to expect; it knows the stream from `sample`, a batch of it, and the machine from
     `profile` (else the one that `semistream calibrate` stored, else a typical one). `policy` holds the planner's
-    thresholds.
+    thresholds, and the `horizon`: how many tuples the stream will have, or is expected to have.
     """
     request = JoinRequest.make(
         on=on,
@@ -61,6 +66,7 @@ def open_join(
         algorithm=algorithm,
         suffix=suffix,
         max_delay=max_delay,
+        reads=reads,
         options=options,
     )
     return open_request(master, request, stream_schema=stream_schema, sample=sample, profile=profile, policy=policy)
@@ -79,10 +85,11 @@ def open_request(
     check_request(request)
     opened = open_master(master, request.spec.master_on)
     try:
+        reading = choose_reading(opened, request.reads, request.memory_bytes)
         join = (
-            _auto(opened, request, sample, profile, policy)
+            _auto(opened, request, reading, sample, profile, policy)
             if request.is_auto
-            else _named(opened, request, sample, profile)
+            else _named(opened, request, reading, sample, profile, policy)
         )
     except BaseException:
         if opened is not master:
@@ -100,7 +107,8 @@ def open_request(
 
 
 def check_request(request: JoinRequest) -> None:
-    """Refuse an algorithm that is not known, and options that it does not take."""
+    """Refuse an algorithm that is not known, options that it does not take, and an unknown way to read R."""
+    checked_reads(request.reads)
     if not request.is_auto:
         if request.max_delay_s is not None:
             raise ConfigError(
@@ -109,19 +117,18 @@ def check_request(request: JoinRequest) -> None:
             )
         resolve(request.algorithm).checked(request.options)
         return
-    unknown = next((name for name in request.options if name != "direct"), None)
+    unknown = next(iter(request.options), None)
     if unknown is not None:
         raise ConfigError(
-            f"algorithm='auto' has no option {unknown!r}; it takes direct and max_delay, "
-            "other options belong to an algorithm: name one"
+            f"algorithm='auto' has no option {unknown!r}; it takes max_delay, other options belong to an algorithm: "
+            "name one"
         )
-    if not isinstance(request.options.get("direct", False), bool):
-        raise ConfigError(f"direct={request.options['direct']!r} is out of range; allowed are True and False")
 
 
 def _auto(
     master: Master,
     request: JoinRequest,
+    reading: Reading,
     sample: pa.RecordBatch | None,
     profile: CostProfile | None,
     policy: Policy | None,
@@ -133,21 +140,32 @@ def _auto(
         sample=sample,
         profile=profile,
         max_delay_s=request.max_delay_s,
-        direct=request.options.get("direct", False),
+        reading=reading,
         policy=policy,
     )
 
 
 def _named(
-    master: Master, request: JoinRequest, sample: pa.RecordBatch | None, profile: CostProfile | None
+    master: Master,
+    request: JoinRequest,
+    reading: Reading,
+    sample: pa.RecordBatch | None,
+    profile: CostProfile | None,
+    policy: Policy | None,
 ) -> SemiStreamJoin:
-    join = SemiStreamJoin(resolve(request.algorithm), master, request.spec, request.memory_bytes, request.options)
-    join.explainer = lambda opened: _explain_named(opened, request, sample, profile)
+    algorithm, options = resolve(request.algorithm), request.options
+    join = SemiStreamJoin(algorithm, master, request.spec, request.memory_bytes, options, direct=reading.direct)
+    join.explainer = lambda opened: _explain_named(opened, request, reading, sample, profile, policy)
     return join
 
 
 def _explain_named(
-    join: SemiStreamJoin, request: JoinRequest, sample: pa.RecordBatch | None, profile: CostProfile | None
+    join: SemiStreamJoin,
+    request: JoinRequest,
+    reading: Reading,
+    sample: pa.RecordBatch | None,
+    profile: CostProfile | None,
+    policy: Policy | None,
 ) -> Explanation:
     """The named algorithm beside those that the planner would weigh."""
     schema = join.stream_schema
@@ -161,15 +179,20 @@ def _explain_named(
         learnt.add(sample)
         learnt.probe(sample, join.budget.total)
         stream = learnt.statistics()
-    direct = join.options.direct
     plan = make_plan(
-        join.master, join.spec, schema, join.budget.total, stream, profile=profile, direct=direct, sizes=False
+        join.master,
+        join.spec,
+        schema,
+        join.budget.total,
+        stream,
+        profile=profile,
+        direct=join.direct,
+        sizes=False,
+        policy=policy,
     )
     mine = plan.of(join.name)
     if mine is None:
         raise ConfigError(f"there is no prediction for {join.name} here: {plan.refused.get(join.name, 'unknown')}")
-    sizes = {name: value for name, value in request.options.items() if name != "direct"}
-    if sizes:
-        found = mine.situation.predict(join.name, plan.profile, sizes)
-        mine = Candidate(join.name, found, mine.situation, sizes)
-    return explain(join, plan, mine)
+    if request.options:
+        mine = Candidate.of(join.name, mine.situation, plan.profile, request.options, plan.horizon)
+    return explain(join, plan, mine, reading)

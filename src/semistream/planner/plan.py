@@ -4,6 +4,9 @@
     S (a sample, or assumed)        ├─> Situation ─> prediction of every algorithm ─> candidates ─> JoinPlan
     budget, batch, delay, profile  ─┘
 
+Candidates are ranked by the time that they need for the stream that is still to come, the horizon: from an empty cache
+to the last row. Where there is no horizon, by what they do at rest.
+
 An algorithm is refused where it cannot run (no index, too little memory), would keep a tuple waiting too long, or
 predicts nothing. In micro-batches a scan may also finish its tuples with the batch, at one R-cycle each; that is a
 candidate of its own beside the one that carries tuples over.
@@ -11,6 +14,7 @@ candidate of its own beside the one that carries tuples over.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from semistream.algorithms.registry import ALGORITHMS, resolve
+from semistream.cost.outlook import Outlook
 from semistream.cost.prediction import Prediction
 from semistream.cost.profile import CostProfile, profile_of_machine
 from semistream.cost.situation import Options, Situation
@@ -29,29 +34,72 @@ from semistream.planner.policy import Policy
 from semistream.planner.stream import StreamStatistics
 from semistream.spec import JoinSpec
 
+#: parts of the time per tuple that no term of c_loop has: what is done before the first and after the last tuple
+START, LEAVE = "start", "leave"
+
 
 @dataclass(frozen=True)
 class Candidate:
-    """An algorithm with its options, and what to expect of it."""
+    """An algorithm with its options, and what to expect of it over the next `horizon` tuples, beginning with none."""
 
     algorithm: str
-    prediction: Prediction
+    outlook: Outlook
     situation: Situation
     #: as `open_join` takes them
     options: Mapping[str, Any] = field(default_factory=dict)
+    horizon: float = math.inf
+
+    @staticmethod
+    def of(
+        algorithm: str, situation: Situation, profile: CostProfile, options: Options, horizon: float = math.inf
+    ) -> Candidate:
+        """Priced at every age that it will have."""
+        rest = Outlook(situation.predict(algorithm, profile, options))
+        return Candidate(algorithm, rest, situation, options).over(horizon, profile)
+
+    def over(self, horizon: float, profile: CostProfile) -> Candidate:
+        """The same with what it does while it is young, as far as `horizon`."""
+
+        def predict(seen: float) -> Prediction:
+            return self.situation.with_workload(seen=seen).predict(self.algorithm, profile, self.options)
+
+        return replace(self, outlook=Outlook.of(predict, horizon, self.prediction), horizon=horizon)
+
+    @property
+    def prediction(self) -> Prediction:
+        """What holds at rest."""
+        return self.outlook.rest
 
     @property
     def rate_per_s(self) -> float:
-        return self.prediction.service_rate_per_s
+        """Tuples per second over the horizon, loading, learning and the last pass included; at rest without one."""
+        if math.isinf(self.horizon):
+            return self.prediction.service_rate_per_s
+        return self.horizon / max(self.outlook.total_s(self.horizon), 1e-12)
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the tuples of the horizon that the cache answers."""
+        return self.outlook.hit_rate(self.horizon)
 
     @property
     def carried(self) -> bool:
         """Tuples wait from batch to batch."""
         return not self.situation.workload.drained
 
-    def per_tuple(self, term: str) -> float:
-        """Seconds that a stream tuple costs in one term of c_loop."""
-        return self.prediction.terms.get(term, 0.0) / self.prediction.w
+    @property
+    def per_tuple(self) -> dict[str, float]:
+        """Seconds that a stream tuple of the horizon costs, by term of c_loop, and for start and end."""
+
+        def mean(term: str) -> float:
+            return self.outlook.mean(lambda state: state.terms[term] / state.w, self.horizon)
+
+        found = {term: mean(term) for term in self.prediction.terms}
+        return {
+            **found,
+            START: self.prediction.start_s / self.horizon,
+            LEAVE: self.outlook.at(self.horizon).leave_s / self.horizon,
+        }
 
 
 @dataclass(frozen=True)
@@ -62,6 +110,8 @@ class JoinPlan:
     refused: Mapping[str, str]
     stream: StreamStatistics
     profile: CostProfile
+    #: stream tuples that are to come, as far as anybody knows; without an end candidates are ranked at rest
+    horizon: float = math.inf
 
     @property
     def choice(self) -> Candidate:
@@ -94,14 +144,17 @@ def make_plan(
     options: Options | None = None,
     sizes: bool = True,
     policy: Policy | None = None,
+    horizon: float | None = None,
 ) -> JoinPlan:
     """Choose an algorithm and its sizes.
 
     `budget` is the bytes of the join, or a function that gives them for an algorithm. With `micro_batches` every batch
     of `batch` tuples is finished by itself, unless `max_delay_s` allows scans to let tuples wait. `options` are the
-    user's, kept by every algorithm that has them; `sizes=False` keeps the usual sizes too. If nothing but memory is
-    lacking, that is a `BudgetError`.
+    user's, kept by every algorithm that has them; `sizes=False` keeps the usual sizes too. `horizon` is the number of
+    tuples that are still to come (default: the policy's). If nothing but memory is lacking, that is a `BudgetError`.
     """
+    policy = Policy() if policy is None else policy
+    ahead = policy.ahead() if horizon is None else horizon
     stream = StreamStatistics.assumed(master.n_rows) if stream is None else stream
     profile = profile_of_machine() if profile is None else profile
     names = list(ALGORITHMS) if algorithms is None else [resolve(name).name for name in algorithms]
@@ -127,7 +180,7 @@ def make_plan(
             ways.append(ways[0].with_workload(drained=False))
         kept = {key: value for key, value in (options or {}).items() if key in rules(algorithm.options)}
         try:
-            priced = [Candidate(name, way.predict(name, profile, kept), way, kept) for way in ways]
+            priced = [Candidate.of(name, way, profile, kept) for way in ways]
         except BudgetError as error:
             refused[name] = str(error)
             too_small = True
@@ -142,12 +195,26 @@ def make_plan(
         reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
         kind = BudgetError if too_small and not too_slow else ConfigError
         raise kind(f"no operator can do this join. {reasons}")
-    found.sort(key=lambda each: -each.rate_per_s)
-    if sizes:
-        sized = _sized(found[0], profile, (policy or Policy()).sizes_worth)
+    found = _from_the_start(found, profile, ahead, policy)
+    if sizes and ahead / found[0].rate_per_s >= policy.sizes_from_s:
+        sized = _sized(found[0], profile, policy.sizes_worth)
         # A larger table keeps its tuples longer.
         found[0] = sized if _in_time(sized, max_delay_s) else found[0]
-    return JoinPlan(tuple(found), refused, stream, profile)
+    return JoinPlan(tuple(found), refused, stream, profile, ahead)
+
+
+def _from_the_start(
+    candidates: list[Candidate], profile: CostProfile, horizon: float, policy: Policy
+) -> list[Candidate]:
+    """The same over a horizon, best first. Nobody is faster young than at rest: the hopeless are not looked into."""
+    found: list[Candidate] = []
+    best = 0.0
+    for each in sorted(candidates, key=lambda each: -each.rate_per_s):
+        is_hopeless = each.rate_per_s < policy.close * best
+        young = replace(each, horizon=horizon) if is_hopeless else each.over(horizon, profile)
+        found.append(young)
+        best = max(best, young.rate_per_s)
+    return sorted(found, key=lambda each: -each.rate_per_s)
 
 
 def _in_time(candidate: Candidate, max_delay_s: float | None) -> bool:
@@ -157,15 +224,16 @@ def _in_time(candidate: Candidate, max_delay_s: float | None) -> bool:
 
 
 def _sized(candidate: Candidate, profile: CostProfile, worth: float) -> Candidate:
-    """The same algorithm with the best sizes, if these are worth leaving the usual ones."""
-    name, fixed = candidate.algorithm, candidate.options
+    """The same algorithm with the best sizes, if these are worth leaving the usual ones.
+
+    They are looked for at the age at which a third of the horizon is done: young enough, and past the beginning.
+    """
+    name, fixed, horizon = candidate.algorithm, candidate.options, candidate.horizon
     if not {knob.name for knob in ALGORITHMS[name].knobs} - set(fixed):
         return candidate
     try:
-        best = tune(name, candidate.situation, profile, fixed=fixed).best
+        best = tune(name, candidate.situation.with_workload(seen=horizon / 3), profile, fixed=fixed).best
     except BudgetError:
         return candidate
-    if best.rate_per_s < worth * candidate.rate_per_s:
-        return candidate
-    sized = candidate.situation.predict(name, profile, best.options)
-    return replace(candidate, prediction=sized, options=best.options)
+    sized = Candidate.of(name, candidate.situation, profile, best.options, horizon)
+    return sized if sized.rate_per_s >= worth * candidate.rate_per_s else candidate

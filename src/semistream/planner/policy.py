@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+
+from semistream.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class Policy:
     """When a plan is looked at again, how far off it may be, and how candidates are tried."""
+
+    #: stream tuples that are expected, what learning and loading must pay for in; None: only what holds at rest counts
+    horizon: float | None = 10_000_000
 
     #: what a sample of the stream takes of the budget: a part in so many; of a small budget up to another part
     sample_part: int = 32
@@ -22,8 +28,12 @@ class Policy:
     sample_says: int = 10_000
     hottest_keys: int = 64
 
-    #: sizes other than the usual ones are taken where the prediction says they are worth this factor
+    #: seconds of work that must be ahead for a plan to be made again, which takes a tenth of a second
+    plan_from_s: float = 2.0
+    #: sizes other than the usual ones are taken where the prediction says they are worth this factor, and looked for,
+    #: which takes a while, where so many seconds of work are ahead
     sizes_worth: float = 1.1
+    sizes_from_s: float = 5.0
 
     #: tuples before the trial and the first check, and how much further off each next check is, at most
     first_check: int = 200_000
@@ -36,28 +46,48 @@ class Policy:
     rate_factor: float = 2.0
     #: what another algorithm must promise to be worth a change: that costs a drain and an empty cache
     better: float = 1.25
-    #: tuples that a cached key needs until the cache has learnt what it will, and R-cycles of a scan
+    #: tuples that a cached key needs until the cache has learnt what it will
     warm_tuples_per_key: float = 8.0
-    warm_cycles: float = 6.0
 
     #: who promises this part of the best rate is tried, so many at most
     close: float = 0.5
     most_tried: int = 6
+    #: part of the time still to come that a trial may cost, by what is known before it
+    trial_share: float = 0.05
+    #: tuples after which an operator on trial leaves at once if it took so many times what the best needs for them
+    glance: int = 100_000
+    far_behind: float = 3.0
     #: seconds of work: windows in which hits must have come to rest, the most of this, and a stretch
     window_s: float = 0.25
     most_warm_s: float = 3.0
     stretch_s: float = 0.5
     #: by how much hits may differ from window to window: a cache that fills within minutes is not at rest
     at_rest: float = 0.004
-    #: to leave a scan takes an R-cycle: where that is longer, no trial is worth it
+    #: to leave a scan takes a pass over R: where that is longer, no trial is worth it
     longest_cycle_s: float = 3.0
     #: how often the fixed piece of work is timed that shows the machine's pace
     pace_s: float = 0.02
 
-    def warm_up(self, cached_keys: float, cycle_tuples: float = 0.0) -> float:
-        """Tuples until a cache is what the prediction takes it for; `cycle_tuples` are those of an R-cycle."""
-        warm = max(self.warm_tuples_per_key * cached_keys, self.warm_cycles * cycle_tuples)
-        return min(warm, 10.0 * self.last_check)
+    def __post_init__(self) -> None:
+        if self.horizon is not None and not self.horizon >= 1:
+            raise ConfigError(f"horizon={self.horizon} is out of range; allowed are numbers of tuples from 1, and None")
+
+    def ahead(self, seen: float = 0.0) -> float:
+        """Tuples that are still to come after `seen`: a stream that outlives its horizon will last as long again."""
+        if self.horizon is None:
+            return math.inf
+        return self.horizon - seen if seen < self.horizon else seen
+
+    def within(self, seconds: float) -> Policy:
+        """The same for a stream with so much work ahead: where that is little, looks are shorter, by half at most."""
+        share = self.trial_share * seconds
+        window = max(min(self.window_s, share), self.window_s / 2)
+        stretch = max(min(self.stretch_s, 2.0 * share), self.stretch_s / 2)
+        return replace(self, window_s=window, stretch_s=stretch, most_warm_s=min(self.most_warm_s, max(share, window)))
+
+    def warm_up(self, cached_keys: float) -> float:
+        """Tuples until a cache is what the prediction at rest takes it for."""
+        return min(self.warm_tuples_per_key * cached_keys, 10.0 * self.last_check)
 
     def sample_bytes(self, budget: int, least: int) -> int:
         """What a sample may take of a budget, at least `least`."""

@@ -1,9 +1,12 @@
 """A trial: the closest candidates join a stretch of the stream each, and that corrects their formulas.
 
-The counts of a prediction are right to a percent, its unit costs to a fifth, and good candidates differ by less than
-that. An operator whose hit rate is steady shows its rate. Of one whose cache is still filling, what a stretch took
-beside what its own counts should have taken says how far the unit costs are off here and now. The rows that come out
-are those of the join: nothing is done twice.
+The counts of a prediction are right to some percent, its unit costs to a fifth, and good candidates differ by less than
+that. What a stretch took beside what was predicted for an operator of that age corrects the prediction for all that is
+still to come. Of one that has not given back a single tuple yet, only what it did can be priced: that says how far the
+unit costs are off. The rows that come out are those of the join: nothing is done twice.
+
+A trial costs time: a slower operator works for a while, it loads and leaves, and what the first one has learnt is
+lost. Only what is a small part of the time still to come is spent on it; as a stream goes on more is worth trying.
 
 A machine that others use changes its speed within seconds, so a stretch is counted in units of a fixed piece of work
 that is timed beside it.
@@ -12,19 +15,20 @@ that is timed beside it.
 from __future__ import annotations
 
 import copy
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from statistics import median
 
 import numpy as np
 
-from semistream.algorithms.registry import ALGORITHMS
 from semistream.cost.clock import CostClock
 from semistream.engine.chunk import JoinStats
 from semistream.engine.join import SemiStreamJoin
 from semistream.planner.plan import Candidate, JoinPlan
 from semistream.planner.policy import Policy
+from semistream.planner.prospect import Prospect
 
 
 @dataclass
@@ -36,39 +40,75 @@ class _Stretch:
     seconds: float = 0.0
     hits: float | None = None
     counts: bool = False
-    at_rest: bool = False
+    #: far behind the best: nobody waits for it to come to rest
+    is_hopeless: bool = False
     paces: list[float] = field(default_factory=list)
+
+
+def worth_trying(
+    plan: JoinPlan, prospect: Prospect, policy: Policy, batch: int, tried: Collection[str] = ()
+) -> list[Candidate]:
+    """Who is close to the best, not tried yet, and cheap to try beside what is still to come; the best first.
+
+    Who promises much more than the operator at work is tried in any case.
+    """
+    running = prospect.running
+    policy = policy.within(prospect.seconds_left)
+    ranked = sorted((each for each in plan.candidates if _leaves_soon(each, policy)), key=prospect.rate, reverse=True)
+    if not ranked or not _leaves_soon(running, policy):
+        return []
+    best = max(prospect.rate(ranked[0]), prospect.rate(running))
+    left = policy.trial_share * prospect.ahead / best - prospect.learnt_s - prospect.leave_s
+    found: list[Candidate] = []
+    for each in ranked:
+        if each.algorithm == running.algorithm or each.algorithm in tried or prospect.rate(each) < policy.close * best:
+            continue
+        rate = each.outlook.at(0.0).service_rate_per_s * prospect.experience.part(each)
+        # A window and a stretch end with a batch.
+        seconds = max(policy.window_s, batch / rate) + max(policy.stretch_s, batch / rate)
+        lost = each.prediction.start_s + each.prediction.leave_s + seconds * max(1.0 - rate / best, 0.0)
+        is_better = prospect.rate(each) >= policy.better * prospect.rate(running)
+        if (lost <= left or is_better) and len(found) < policy.most_tried - max(len(tried), 1):
+            left -= lost
+            found.append(each)
+    return found
+
+
+def _leaves_soon(candidate: Candidate, policy: Policy) -> bool:
+    return candidate.prediction.leave_s <= policy.longest_cycle_s
 
 
 class Trial:
     """Which operators are still to be tried, and whose stretch is running. It begins with the operator that is open."""
 
-    def __init__(self, plan: JoinPlan, policy: Policy | None = None) -> None:
+    def __init__(self, plan: JoinPlan, policy: Policy, seconds_left: float = math.inf) -> None:
         self.plan = plan
-        self._policy = Policy() if policy is None else policy
+        self._policy = policy.within(seconds_left)
         self._waiting: list[Candidate] | None = None
         self._stretch: _Stretch | None = None
         self._pace = _Pace()
         self._usual: float | None = None
+        #: tuples per second of the fastest so far
+        self._best = 0.0
 
     @property
     def begun(self) -> bool:
         """Whether it is known which operators take part."""
         return self._waiting is not None
 
-    def begin(self, plan: JoinPlan, running: Candidate, expected: Callable[[Candidate], float]) -> None:
-        """Choose by a newer plan who takes part beside the one that runs; `expected` gives a candidate's rate."""
-        self.plan, policy = plan, self._policy
-        ranked = sorted((each for each in plan.candidates if self._leaves_soon(each)), key=expected, reverse=True)
-        close = [each for each in ranked if expected(each) >= policy.close * expected(ranked[0])]
-        others = [each for each in close if each.algorithm != running.algorithm]
-        self._waiting = others[: policy.most_tried - 1] if self._leaves_soon(running) else []
+    def begin(self, plan: JoinPlan, prospect: Prospect, batch: int, tried: Collection[str]) -> None:
+        """Choose by a newer plan who takes part beside the one that runs."""
+        self.plan = plan
+        self._waiting = worth_trying(plan, prospect, self._policy, batch, tried)
 
     def is_shown(self, join: SemiStreamJoin) -> bool:
         """Asked after every batch: whether the join has shown what it can do."""
         stretch = self._stretch
         if stretch is None or stretch.join is not join:
             self._stretch = stretch = _Stretch(join)
+        if self._is_far_behind(join):
+            stretch.stats, stretch.seconds, stretch.is_hopeless = JoinStats(), 0.0, True
+            return True
         spent = join.seconds - stretch.seconds
         if not stretch.counts:
             if spent >= self._policy.window_s:
@@ -79,39 +119,37 @@ class Trial:
         return spent >= self._policy.stretch_s
 
     def achieved(self, running: Candidate, batch: int) -> float:
-        """The part of its predicted speed that the candidate reached in the stretch that has ended."""
+        """The part of the speed predicted for its age that the candidate reached in the stretch that has ended."""
         stretch = self._stretch
         assert stretch is not None
         pace = median(stretch.paces) if stretch.paces else self._pace.seconds()
         if self._usual is None:
             self._usual = pace
         join, before = stretch.join, stretch.stats
-        seconds = (join.seconds - stretch.seconds) * self._usual / pace
-        finished = join.stats.finished - before.finished
-        if stretch.at_rest and finished:
-            return finished / seconds / running.rate_per_s
+        seconds = max((join.seconds - stretch.seconds) * self._usual / pace, 1e-9)
+        done = join.stats - before
+        tuples = done.tuples_in if stretch.is_hopeless else done.finished
+        self._best = max(self._best, done.finished / seconds)
+        if tuples and (join.stats.has_turned_over or stretch.is_hopeless):
+            return running.outlook.seconds(tuples, before.tuples_in) / seconds
         return CostClock(self.plan.profile).since(join, before, batch=batch).seconds / seconds
 
     def next(self) -> Candidate | None:
         """The operator that is to be opened now."""
         return self._waiting.pop(0) if self._waiting else None
 
+    def _is_far_behind(self, join: SemiStreamJoin) -> bool:
+        done = join.stats.tuples_in
+        return done >= self._policy.glance and join.seconds * self._best > self._policy.far_behind * done
+
     def _look(self, stretch: _Stretch) -> None:
         """The end of a window: if hits have come to rest what follows counts, and after a while it counts anyway."""
         now, before = stretch.join.stats, stretch.stats
         asked = now.cache_hits + now.cache_misses - before.cache_hits - before.cache_misses
         hits = (now.cache_hits - before.cache_hits) / asked if asked else 0.0
-        stretch.at_rest = (
-            now.has_turned_over and stretch.hits is not None and abs(hits - stretch.hits) <= self._policy.at_rest
-        )
+        at_rest = now.has_turned_over and stretch.hits is not None and abs(hits - stretch.hits) <= self._policy.at_rest
         stretch.stats, stretch.seconds, stretch.hits = copy.copy(now), stretch.join.seconds, hits
-        stretch.counts = stretch.at_rest or stretch.seconds >= self._policy.most_warm_s
-
-    def _leaves_soon(self, candidate: Candidate) -> bool:
-        if ALGORITHMS[candidate.algorithm].access != "scan" or not candidate.carried:
-            return True
-        found = candidate.prediction
-        return found.symbols.get("k", 1.0) * found.c_loop <= self._policy.longest_cycle_s
+        stretch.counts = at_rest or stretch.seconds >= self._policy.most_warm_s
 
 
 class _Pace:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from semistream.predict.keys import KeyClasses
 
@@ -19,6 +20,8 @@ class Workload:
     drained: bool = False
     #: inner, left, semi or anti
     how: str = "inner"
+    #: stream tuples that the operator has had when the counts hold; without an end it is at rest
+    seen: float = math.inf
 
     @property
     def rows_out(self) -> float:
@@ -33,7 +36,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Counts:
-    """What an algorithm does with a stream tuple, on average and at rest."""
+    """What an algorithm does with a stream tuple, on average, in the state that was asked for."""
 
     #: operations per stream tuple, named as in `join.stats`
     per_tuple: Mapping[str, float]
@@ -44,6 +47,10 @@ class Counts:
     #: stream tuples that come while a tuple waits: on average over all tuples, and at most
     delay: float = 0.0
     longest_delay: float = 0.0
+    #: stream tuples until the operator is at rest: 0 for one that has nothing to learn
+    rest: float = 0.0
+    #: operations before the first tuple, named as in `join.stats`: R that is loaded once
+    start: Mapping[str, float] = field(default_factory=dict)
 
 
 def chunks_per_tuple(chunk_rows: int, batch: int | None) -> float:

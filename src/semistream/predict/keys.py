@@ -111,25 +111,33 @@ class KeyClasses:
         room = np.clip(h_R - before, 0.0, None)
         return np.clip(np.divide(room, need, out=np.ones_like(need), where=need > 0), 0.0, 1.0)
 
-    def recorded(self, h_R: float, memory: float, entry: float = 0.0) -> Floats:
+    def recorded(self, h_R: float, memory: float, entry: float = 0.0, seen: float = math.inf) -> Floats:
         """Part of the time that each key is cached when a frequency recorder picks h_R tuples by what it counted.
 
         The recorder remembers about `memory` stream tuples, so it sees a key of probability p as Poisson(p·memory):
         keys near the border are taken for one another. The level that a count must exceed is where the cache is
         just full. `entry` is what a key without master tuples takes, in tuples: 1 where the directory is what is full.
+
+        After only `seen` tuples the recorder knows no more than these, and no key is cached that has not come yet.
         """
         size = self.count * (self.m + entry * (self.m == 0))
-        if float(size.sum()) <= h_R:
-            return np.ones_like(self.p)
-        seen = np.sqrt(self.p * memory)
-        low, high = 0.0, math.sqrt(float(self.p.max()) * memory) + 4.0
-        for _ in range(32):
+        came = self.came(seen)
+        if float((size * came).sum()) <= h_R:
+            return came
+        known = min(memory, seen)
+        expected = np.sqrt(self.p * known)
+        low, high = 0.0, math.sqrt(float(self.p.max()) * known) + 4.0
+        for _ in range(24):
             level = (low + high) / 2
-            if float((size * normal_cdf(2 * (seen - level))).sum()) > h_R:
+            if float((size * np.minimum(normal_cdf(2 * (expected - level)), came)).sum()) > h_R:
                 low = level
             else:
                 high = level
-        return normal_cdf(2 * (seen - high))
+        return np.minimum(normal_cdf(2 * (expected - high)), came)
+
+    def came(self, tuples: float) -> Floats:
+        """How likely each key is among that many stream tuples: all of them where there is no end."""
+        return -np.expm1(-self.p * tuples) if math.isfinite(tuples) else np.ones_like(self.p)
 
     def without(self, cached: Floats) -> KeyClasses:
         """The stream behind the cache: what misses, with probabilities that sum to 1 again."""
@@ -142,7 +150,7 @@ class KeyClasses:
 
     def distinct(self, tuples: float) -> float:
         """Expected number of different keys among `tuples` stream tuples."""
-        return float((self.count * -np.expm1(-self.p * tuples)).sum())
+        return float((self.count * self.came(tuples)).sum())
 
 
 def normal_cdf(z: Floats) -> Floats:

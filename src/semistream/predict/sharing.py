@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from semistream.predict.keys import Floats, KeyClasses
 
@@ -29,14 +31,20 @@ def group_shares(keys: KeyClasses, groups: int, contiguous: bool) -> Floats:
     number = np.maximum(np.rint(keys.count), 1).astype(np.int64)
     upto = np.cumsum(number)
     placed = int(np.searchsorted(upto, _PLACED_KEYS, side="right"))
-    random = np.random.default_rng(_PLACING_SEED)
     weights = np.repeat(mass[:placed] / number[:placed], number[:placed])
     if placed == len(number):
         # All keys have a place of their own, so groups are equally large.
+        random = np.random.default_rng(_PLACING_SEED)
         where = random.permutation(len(weights)) * groups // max(len(weights), 1)
     else:
-        where = random.integers(0, groups, len(weights))
+        where = _places(groups)[: len(weights)]
     return np.asarray(np.bincount(where, weights, minlength=groups) + float(mass[placed:].sum()) / groups)
+
+
+@lru_cache(maxsize=8)
+def _places(groups: int) -> npt.NDArray[np.int64]:
+    """The group of each of the most frequent keys; a plan asks for the same one many times."""
+    return np.random.default_rng(_PLACING_SEED).integers(0, groups, _PLACED_KEYS)
 
 
 @dataclass(frozen=True)

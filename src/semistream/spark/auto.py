@@ -101,7 +101,7 @@ class Planner:
                 stream,
                 batch=max(batch.num_rows, 1),
                 micro_batches=True,
-                direct=request.options.get("direct", False),
+                direct=dimension.reading(master).direct,
                 sizes=False,
                 policy=dimension.policy,
             )
@@ -165,7 +165,7 @@ def planned_with_delay(dimension: Dimension, schema: pa.Schema, folder: Path) ->
                 _budget(dimension),
                 micro_batches=True,
                 max_delay_s=dimension.request.max_delay_s,
-                direct=dimension.request.options.get("direct", False),
+                direct=dimension.reading(master).direct,
                 sizes=False,
                 policy=dimension.policy,
             )

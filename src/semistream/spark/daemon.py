@@ -1,4 +1,4 @@
-"""Spark's Python daemon, with the kernels loaded before it forks its workers.
+"""Spark's Python daemon, with all that a task needs loaded before it forks its workers.
 
 Spark starts one daemon per executor and forks a worker for each task slot. What is imported here is imported once,
 and its pages are shared by all workers.
@@ -7,11 +7,18 @@ and its pages are shared by all workers.
 from __future__ import annotations
 
 import gc
+from contextlib import suppress
+from importlib import import_module
 
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
-import semistream.algorithms.registry  # noqa: F401
+import semistream.algorithms.registry
+import semistream.spark.enrichment  # noqa: F401
+
+# PySpark asks for it in every task; where it is missing, the task says so better than a daemon that ends could.
+with suppress(ImportError):
+    import_module("pandas")
 
 if __name__ == "__main__":
     # The collector writes to every object it looks at, which would copy the shared pages after all.

@@ -16,6 +16,7 @@ from semistream.errors import SchemaError, StoreError
 from semistream.master.base import Master
 from semistream.master.compatibility import misfits
 from semistream.master.open import open_master
+from semistream.master.reading import Reading, choose_reading
 from semistream.planner.open import check_request
 from semistream.planner.policy import Policy
 from semistream.sealed import digest
@@ -76,12 +77,13 @@ class Dimension:
 
         Whatever outlives a task is found under it, together with the identity of that version, and under nothing less.
         """
-        meaning = {**self.meaning, "memory": self.request.memory_bytes, "tasks": self.tasks}
+        request = self.request
+        meaning = {**self.meaning, "memory": request.memory_bytes, "tasks": self.tasks, "reads": request.reads}
         return digest(json.dumps(meaning, sort_keys=True).encode())
 
     @cached_property
     def meaning(self) -> dict[str, Any]:
-        """What decides which rows come out, in plain values: all of the enrichment but its budget."""
+        """What decides which rows come out, in plain values: all of the enrichment but its budget and reads."""
         spec, options = self.request.spec, self.request.options
         return {
             "master data": self.lineage or self.master,
@@ -126,16 +128,21 @@ class Dimension:
         """The join of one worker process, inside its part of the budget unless told otherwise."""
         return self.join_with(self.open_master(version), budget)
 
-    def join_with(self, master: Master, budget: int | None = None) -> SemiStreamJoin:
+    def reading(self, master: Master) -> Reading:
+        """How this machine best reads R: all of the executor's budget is taken from what it can keep of R."""
+        return choose_reading(master, self.request.reads, self.request.memory_bytes)
+
+    def join_with(self, master: Master, budget: int | None = None, reading: Reading | None = None) -> SemiStreamJoin:
         """The join with master data that was opened for it, and is closed with it."""
-        return join_owning(master, replace(self.request, memory_bytes=budget or self.private_bytes))
+        return join_owning(master, replace(self.request, memory_bytes=budget or self.private_bytes), reading)
 
 
-def join_owning(master: Master, request: JoinRequest) -> SemiStreamJoin:
+def join_owning(master: Master, request: JoinRequest, reading: Reading | None = None) -> SemiStreamJoin:
     """A join by the algorithm that the request names, which closes the master data with itself."""
     try:
-        algorithm = resolve(request.algorithm)
-        join = SemiStreamJoin(algorithm, master, request.spec, request.memory_bytes, request.options)
+        algorithm, options, size = resolve(request.algorithm), request.options, request.memory_bytes
+        reading = choose_reading(master, request.reads, size) if reading is None else reading
+        join = SemiStreamJoin(algorithm, master, request.spec, size, options, direct=reading.direct)
     except BaseException:
         master.close()
         raise

@@ -35,7 +35,7 @@ from semistream.spark.paths import shared_path
 from semistream.spark.records import Records, records_folder
 from semistream.spark.ticks import ticks
 from semistream.spark.worker import BATCH_PROPERTY, QUERY_PROPERTY, TaskInfo, version_of
-from semistream.spec import JoinRequest, JoinSpec, On
+from semistream.spec import AUTO, JoinRequest, JoinSpec, On
 
 
 def enrich(
@@ -50,6 +50,7 @@ def enrich(
     *,
     max_delay: str | float | None = None,
     checkpoint: str | Path | None = None,
+    reads: str = AUTO,
     suffix: str = "_right",
     name: str | None = None,
     shards: int | None = None,
@@ -64,6 +65,9 @@ def enrich(
     what the metrics call this enrichment. `options` belong to the algorithm; with "auto" the first tasks look at the
     stream and choose one, and later ones revise that; `policy` holds the thresholds.
 
+    `reads` says how pages of R are read: "mapped", through the page cache, "direct", past it (a page store only), or
+    "auto": every worker process decides that by the memory of its machine when it opens R, and the metrics say how.
+
     Every tuple is finished in its micro-batch, unless `max_delay` ("30s") allows a scan operator to let it wait that
     long, so that many batches share one pass over R. What waits is kept in the query's `checkpoint`, the same path that
     the query is started with; the stream is then shuffled by key.
@@ -76,6 +80,7 @@ def enrich(
         algorithm=algorithm,
         suffix=suffix,
         max_delay=max_delay,
+        reads=reads,
         options=options,
     )
     where = Placement(name=name, shuffle=shuffle, shards=shards, checkpoint=checkpoint)
@@ -112,6 +117,7 @@ def enrich_star(
     memory: str | int = DEFAULT_MEMORY,
     algorithm: str = DEFAULT_ALGORITHM,
     *,
+    reads: str = AUTO,
     suffix: str = "_right",
     policy: Policy | None = None,
     **options: Any,
@@ -125,7 +131,14 @@ def enrich_star(
     requests = []
     for master, on, select in dimensions:
         request = JoinRequest.make(
-            on=on, how=how, select=select, memory=memory, algorithm=algorithm, suffix=suffix, options=options
+            on=on,
+            how=how,
+            select=select,
+            memory=memory,
+            algorithm=algorithm,
+            suffix=suffix,
+            reads=reads,
+            options=options,
         )
         requests.append((master, replace(request, memory_bytes=request.memory_bytes // len(dimensions))))
     return enrich_star_by(df, requests, policy)

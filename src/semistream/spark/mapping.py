@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from semistream.spark.dimension import Dimension
+from semistream.spec import AUTO
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -39,7 +40,8 @@ def _described(dimension: Dimension, notes: Sequence[str]) -> str:
     if dimension.versioned:
         version = ["version of the batch" if dimension.version is None else f"version {dimension.version}"]
     parts = [f"{dimension.master} on {on}", request.spec.how, request.algorithm, _size(request.memory_bytes)]
-    return ", ".join([*parts, *version, *notes])
+    reads = [] if request.reads == AUTO else [f"reads {request.reads}"]
+    return ", ".join([*parts, *version, *reads, *notes])
 
 
 def _size(n_bytes: int) -> str:

@@ -51,6 +51,8 @@ _COUNTS = {
 }
 _SUMS = ("rows_in", *_COUNTS, "carried", "cache_failures", "seconds_input", "seconds_join", "seconds_build")
 _LARGEST = ("cache_bytes", "peak_bytes", "generation", "master_version", "carried_oldest_s")
+#: words: all that tasks said, and the last
+_DIFFERENT, _LAST = ("algorithm", "reading"), ("reading_why", "last_cache_failure")
 _FRACTIONS = ("seconds", "seconds_input", "seconds_join", "seconds_build", "carried_oldest_s", "hit_rate")
 
 
@@ -63,6 +65,9 @@ class TaskMetrics:
     partition: int
     dimension: str
     algorithm: str = ""
+    #: how R was read, and why
+    reading: str = ""
+    reading_why: str = ""
     rows_in: int = 0
     #: the SQL execution, of which the last one counts when a batch runs several times
     execution: int = 0
@@ -109,6 +114,7 @@ class TaskMetrics:
     def done(self, held: OpenJoin) -> TaskMetrics:
         now = held.join.stats.as_dict()
         self.algorithm = held.join.name
+        self.reading, self.reading_why = held.reading.name, held.reading.why
         for name, counter in _COUNTS.items():
             self.values[name] = now[counter] - self._before.get(counter, 0)
         memory = held.join.memory
@@ -125,7 +131,8 @@ class TaskMetrics:
 
     def to_json(self, enrichment: int) -> str:
         seconds = {f"seconds_{name}": round(spent, 6) for name, spent in self.seconds.items()}
-        values = {"algorithm": self.algorithm, "rows_in": self.rows_in, **self.values, **seconds}
+        words = {"algorithm": self.algorithm, "reading": self.reading, "reading_why": self.reading_why}
+        values = {**words, "rows_in": self.rows_in, **self.values, **seconds}
         if self.cache_failures:
             values |= {"cache_failures": self.cache_failures, "last_cache_failure": self.last_cache_failure}
         where = [self.query, self.batch, self.execution, enrichment, self.dimension, self.partition, self.attempt]
@@ -261,9 +268,11 @@ def _summary(tasks: list[dict[str, Any]]) -> dict[str, Any]:
     summary["seconds"] = sum(summary[name] for name in ("seconds_input", "seconds_join", "seconds_build"))
     asked = summary["hits"] + summary["misses"]
     summary["hit_rate"] = summary["hits"] / asked if asked else 0.0
-    summary["algorithm"] = ", ".join(sorted({str(values["algorithm"]) for values in tasks if values.get("algorithm")}))
-    failures = [str(values["last_cache_failure"]) for values in tasks if values.get("last_cache_failure")]
-    summary["last_cache_failure"] = failures[-1] if failures else ""
+    for name in _DIFFERENT:
+        summary[name] = ", ".join(sorted({str(values[name]) for values in tasks if values.get(name)}))
+    for name in _LAST:
+        said = [str(values[name]) for values in tasks if values.get(name)]
+        summary[name] = said[-1] if said else ""
     return summary
 
 
@@ -325,11 +334,11 @@ def frame(spark: SparkSession) -> DataFrame:
     """All that is remembered, a row for each query, batch and dimension; counts are whole numbers."""
     columns = (*_SUMS, *_LARGEST, "seconds", "hit_rate", "tasks")
     kinds = {column: float if column in _FRACTIONS else int for column in columns}
+    words = (*_DIFFERENT, *_LAST)
     rows = [
-        (*key, values["algorithm"], values["last_cache_failure"], *(kind(values[name]) for name, kind in kinds.items()))
+        (*key, *(values[name] for name in words), *(kind(values[name]) for name, kind in kinds.items()))
         for key, values in _STORE.rows()
     ]
     types = ", ".join(f"{column} {'double' if kind is float else 'long'}" for column, kind in kinds.items())
-    return spark.createDataFrame(
-        rows, f"query string, batch long, dimension string, algorithm string, last_cache_failure string, {types}"
-    )
+    texts = ", ".join(f"{word} string" for word in words)
+    return spark.createDataFrame(rows, f"query string, batch long, dimension string, {texts}, {types}")

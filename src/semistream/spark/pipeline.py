@@ -20,7 +20,7 @@ from typing import Any
 from semistream.errors import ConfigError, SemiStreamError
 from semistream.spark.dimension import DEFAULT_ALGORITHM, DEFAULT_MEMORY, checked
 from semistream.spark.session import SECRET_NAME
-from semistream.spec import JoinRequest
+from semistream.spec import READS, JoinRequest
 
 MODES = ("append", "update")
 SHUFFLES = ("none", "key")
@@ -41,6 +41,7 @@ _ENRICH = (
     "algorithm",
     "shuffle",
     "max_delay",
+    "reads",
     "suffix",
     "name",
     "options",
@@ -305,6 +306,7 @@ def _enrichment(table: _Table, taken: set[str]) -> Enrichment:
         algorithm=table.text("algorithm") or DEFAULT_ALGORITHM,
         suffix=table.text("suffix") or "_right",
         max_delay=table.text("max_delay"),
+        reads=table.choice("reads", READS),
         options=table.inner("options"),
     )
     shuffle = table.choice("shuffle", SHUFFLES) if "shuffle" in table.values else None

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -92,7 +93,13 @@ class OpenJoin:
     def _open(self, master: Master) -> None:
         self.version = master.version if self.dimension.versioned else None
         self.identity = master.identity
-        self.join = self.dimension.join_with(master, self.budget)
+        try:
+            #: decided here, by the memory of this machine
+            self.reading = self.dimension.reading(master)
+        except BaseException:
+            master.close()
+            raise
+        self.join = self.dimension.join_with(master, self.budget, self.reading)
         layout = self.join.row_layout
         self.generations: Generations | None = None
         limit = self.dimension.shared_bytes
@@ -126,7 +133,7 @@ class OpenJoin:
             self.join.close()
             master = self.dimension.open_master(self.version)
             if master.identity == self.identity:
-                self.join = self.dimension.join_with(master, self.budget)
+                self.join = self.dimension.join_with(master, self.budget, self.reading)
             else:
                 self._open(master)
         if self.join.output_schema is None:
@@ -315,14 +322,18 @@ def run(dimensions: tuple[Dimension, ...], batches: Iterator[pa.RecordBatch]) ->
 
 
 def _finish(held: OpenJoin, batches: Iterator[pa.RecordBatch], task_metrics: TaskMetrics) -> Iterator[pa.RecordBatch]:
-    """All batches through one join, and what waits in it at the end."""
-    begun = False
-    for batch in batches:
-        if not begun:
-            held.begin()
-            task_metrics.mark(held)
-            begun = True
-        task_metrics.rows_in += batch.num_rows
-        yield from held.join.push(as_described(held.dimension.stream_schema, batch))
-    if begun:
-        yield from held.join.drain()
+    """All batches through one join, as one batch that shares its reads, and what waits in it at the end."""
+    first = next(batches, None)
+    if first is None:
+        return
+    held.begin()
+    task_metrics.mark(held)
+    schema = held.dimension.stream_schema
+
+    def parts() -> Iterator[pa.RecordBatch]:
+        for batch in chain((first,), batches):
+            task_metrics.rows_in += batch.num_rows
+            yield as_described(schema, batch)
+
+    yield from held.join.push_parts(parts())
+    yield from held.join.drain()

@@ -10,16 +10,30 @@ import pytest
 from semistream.algorithms.registry import ALGORITHMS
 from semistream.cost.clock import SCATTERED, CostClock, pricing_of
 from semistream.cost.profile import IO_MODES, SYMBOLS, CostProfile
+from semistream.lab.calibrate import fit
 from semistream.lab.calibrate.calibrate import calibrate
 from semistream.lab.calibrate.unit_costs import interval
+
+#: tuples of the runs, and how often their fit is repeated: a tenth of the usual
+SHORT = {
+    "_STEP": 1_000,
+    "_WARM": 6_000,
+    "_MOST_WARM": 45_000,
+    "_SHORTEST_TURN": 2_000,
+    "_LONGEST_TURN": 20_000,
+    "BOOTSTRAPS": 20,
+}
 
 
 @pytest.fixture(scope="module")
 def profile(tmp_path_factory: pytest.TempPathFactory) -> CostProfile:
-    """Reads, operations and one round of short runs: more would take time and add nothing to look at."""
+    """Reads, operations and one round of very short runs: more would take time and add nothing to look at."""
     folder = tmp_path_factory.mktemp("calibrate")
     heard: list[str] = []
-    found = calibrate(folder=folder, seconds=0.0, least=1, say=heard.append)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in SHORT.items():
+            patch.setattr(fit, name, value)
+        found = calibrate(folder=folder, seconds=0.0, least=1, say=heard.append)
     assert heard[:2] == ["reads", "operations"]
     assert list(folder.iterdir()) == []
     return found

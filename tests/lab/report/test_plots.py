@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from matplotlib.markers import MarkerStyle
-from tests.lab.report.made_up import EMPTY, FIGURES, SURFACE, points
+from tests.lab.report.made_up import EMPTY, FIGURES, SHARED, SURFACE, points
 
 from semistream.algorithms.registry import ALGORITHMS
 from semistream.cost.tune import Point as Tuned
@@ -16,7 +18,7 @@ from semistream.cost.tune import Tuning
 from semistream.errors import ConfigError
 from semistream.lab.figure import Figure
 from semistream.lab.report.colours import LOOKS, PALETTE, colour_pairs, looks
-from semistream.lab.report.plots import save_plots
+from semistream.lab.report.plots import save_panels, save_plots
 from semistream.lab.report.surface import plot_surface
 from semistream.lab.report.validation import Validated, plot_validation
 
@@ -42,6 +44,28 @@ def test_a_surface_of_a_few_points_is_drawn_as_curves(tmp_path: Path) -> None:
     mine = [p for p in points() if p.figure == SURFACE.id and p.settings["z"] == 1e3]
     for path in save_plots(SURFACE, mine, tmp_path):
         _is_picture(path)
+
+
+def _first_curves(svg: str) -> list[str]:
+    """The heights of the first curve of each panel."""
+    panels = svg.split('id="axes_')[1:]
+    curves = [re.search(rf'<path d="([^"]*)"[^>]*stroke: {LOOKS["meshjoin"].light}', panel) for panel in panels]
+    return [" ".join(re.findall(r"[ML] \S+ (\S+)", curve[1])) for curve in curves if curve is not None]
+
+
+def test_panels_stand_side_by_side_and_share_a_scale_if_asked(tmp_path: Path) -> None:
+    near = [p for p in points() if p.figure == SHARED.id]
+    far = [replace(p, y=p.y * 1e3, low=p.low * 1e3, high=p.high * 1e3) for p in near]
+    styles = looks(p.series for p in near)
+    drawn = {}
+    for same_y in (False, True):
+        svg, png = save_panels(SHARED, {"near": near, "far": far}, styles, tmp_path, same_y=same_y)
+        _is_picture(png)
+        drawn[same_y] = svg.read_text()
+        assert drawn[same_y].count('id="axes_') == 2
+    # On scales of their own the curves of both panels look alike, on one scale they are a factor of 1000 apart.
+    assert _first_curves(drawn[False]) == _first_curves(drawn[False])[:1] * 2
+    assert len(set(_first_curves(drawn[True]))) == 2
 
 
 def test_no_points_no_picture(tmp_path: Path) -> None:

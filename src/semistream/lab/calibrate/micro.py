@@ -55,7 +55,7 @@ def flow(join: SemiStreamJoin, tuples: pa.RecordBatch, batch: int, drained: bool
 
 def open_on(algorithm: str, master: Master, budget: int) -> SemiStreamJoin:
     """A join that knows its stream."""
-    return open_named(algorithm, master=master, on=KEY, memory=budget, stream_schema=STREAM_SCHEMA)
+    return open_named(algorithm, master=master, on=KEY, memory=budget, reads="mapped", stream_schema=STREAM_SCHEMA)
 
 
 def tasks(master: Master, budget: int) -> Iterator[Task]:

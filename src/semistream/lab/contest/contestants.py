@@ -69,22 +69,43 @@ class Contestant(ABC):
 
 
 class Ours(Contestant):
-    """An operator of this package over a page store, inside the budget; tuples may wait for later batches."""
+    """An operator of this package over a page store, inside the budget; tuples may wait for later batches.
+
+    R is read through the page cache unless `reads` says otherwise: what is compared must not depend on free memory.
+    With `drain` every batch is finished at once, as in a micro-batch, whatever the class says.
+    """
 
     form = "pages"
     finishes = False
     learns = True
     algorithm: ClassVar[str]
 
-    def __init__(self, path: Path, memory: int, threads: int = 1, algorithm: str | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        path: Path,
+        memory: int,
+        threads: int = 1,
+        algorithm: str | None = None,
+        *,
+        reads: str = "mapped",
+        drain: bool = False,
+        **options: Any,
+    ) -> None:
         super().__init__(path, memory, threads)
+        self.drain = drain or self.finishes
         self.operator = open_join(
-            algorithm or self.algorithm, master=path, on=KEY, memory=memory, stream_schema=STREAM_SCHEMA, **options
+            algorithm or self.algorithm,
+            master=path,
+            on=KEY,
+            memory=memory,
+            reads=reads,
+            stream_schema=STREAM_SCHEMA,
+            **options,
         )
 
     def join(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield from self.operator.push(batch)
-        if self.finishes:
+        if self.drain:
             yield from self.operator.drain()
 
     def finish(self) -> Iterator[pa.RecordBatch]:

@@ -61,6 +61,7 @@ def _observed(lab: Lab, algorithm: str) -> dict[str, Any]:
                 master=lab.master(source),
                 on=KEY,
                 memory=memory,
+                reads="mapped",
                 stream_schema=STREAM_SCHEMA,
             ) as join:
                 return _blocks(join, source, batch_rows(memory))

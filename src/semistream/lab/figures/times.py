@@ -48,7 +48,7 @@ def measured(lab: Lab, algorithm: str, source: Synthetic, memory: int) -> Mappin
             on=source.on,
             memory=memory,
             stream_schema=STREAM_SCHEMA,
-            direct=lab.direct,
+            reads=lab.reads,
         ) as join:
             stream = SyntheticStream(source.rows, source.skew, source.seed)
             return run_delays(join, stream, batch, lab.profiles, WAYS, rates)

@@ -22,7 +22,9 @@ class Yardstick:
     """Look-ups all over R, a few thousand at once, and their rows."""
 
     def __init__(self, master: Master) -> None:
-        self._join = open_join("inlj", master=master, on=KEY, memory=_MEMORY, stream_schema=STREAM_SCHEMA)
+        self._join = open_join(
+            "inlj", master=master, on=KEY, memory=_MEMORY, reads="mapped", stream_schema=STREAM_SCHEMA
+        )
         self._batch = SyntheticStream(master.n_rows, exponent=0.0).rows(0, _TUPLES)
         self._usual: dict[Clock, float] = {}
         self.seconds(time.perf_counter)

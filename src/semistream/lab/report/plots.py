@@ -56,15 +56,26 @@ def by_way(points: Sequence[Point]) -> dict[Way, list[Point]]:
 def save_plots(figure: Figure, points: Sequence[Point], folder: Path) -> list[Path]:
     """All panels side by side, as SVG and as PNG; nothing where there is nothing to draw."""
     panels = by_way(points)
-    if not panels:
-        return []
-    styles = looks(p.series for p in points)
+    captions = {caption(figure, way, len(panels)): mine for way, mine in panels.items()}
+    return save_panels(figure, captions, looks(p.series for p in points), folder) if panels else []
+
+
+def save_panels(
+    figure: Figure,
+    panels: Mapping[str, Sequence[Point]],
+    styles: Looks,
+    folder: Path,
+    *,
+    same_y: bool = False,
+    height: float = PANEL_HEIGHT,
+) -> list[Path]:
+    """Panels side by side under their captions, with one legend, as SVG and as PNG; `same_y` gives them one scale."""
     with paper.settings():
-        canvas = paper.new_canvas(PANEL_WIDTH * len(panels), PANEL_HEIGHT + 0.9)
-        grid = canvas.subplots(1, len(panels), squeeze=False)[0]
-        for axes, (way, mine) in zip(grid, panels.items(), strict=True):
+        canvas = paper.new_canvas(PANEL_WIDTH * len(panels), height + 0.9)
+        grid = canvas.subplots(1, len(panels), squeeze=False, sharey=same_y)[0]
+        for axes, (text, mine) in zip(grid, panels.items(), strict=True):
             draw_panel(axes, figure, mine, styles)
-            axes.set_title(caption(figure, way, len(panels)))
+            axes.set_title(text)
         canvas.suptitle(f"{figure.id}  {figure.title}", fontsize=11)
         handles, labels = _legend(grid)
         if len(labels) > 1:

@@ -1,0 +1,220 @@
+"""Looking up all misses of a batch together: they are kept until its end, or until their memory is full.
+
+    chunk -> cache answers what it can -> misses are copied and kept
+    end of the batch, or no room for more -> sort once -> one sweep over the pages they need -> unmatched
+
+A sweep per chunk would read a page for every chunk that needs it; past the page cache that is the disk's time. Kept
+tuples leave with the push that brought them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from semistream.columns.rows import BatchColumns, StackedColumns
+from semistream.engine.chunk import Chunk
+from semistream.engine.division import Division
+from semistream.engine.facts import MasterFacts, StreamFacts
+from semistream.engine.output import Tuples
+from semistream.engine.workplace import Workplace
+from semistream.loops.lookup import Finder, LookupLoop, Part
+from semistream.parts.cache import Cache
+
+Int64s = npt.NDArray[np.int64]
+
+#: of a kept tuple, besides its columns: its code and its place in the order of codes
+_TUPLE_BYTES = 8 + 8
+#: of the tuples kept of one chunk: the objects around their columns
+_PIECE_BYTES = 2048
+#: of a tuple in a part of a sweep: code and name, sorted and not, pages and rows of its code
+_PART_BYTES = 72
+#: the same where R is not in the order of codes, so that all of a sweep is one part, which is sorted twice
+_WHOLE_BYTES = _PART_BYTES + 40
+#: part of all bytes that the parts of a sweep may take, and part of a part that is filled before it ends with a page
+_PARTS_SHARE, _FILLED = 1 / 2, 0.75
+#: tuples per part that pay for reading less; a sweep over pages that are at hand pays for no less than half a chunk
+_LEAST_PART = 256
+
+
+@dataclass(frozen=True)
+class Gathering:
+    """How `size` bytes keep tuples: some for the parts into which a sweep is cut, the others for the tuples."""
+
+    size: int
+    #: tuples per part, if R is in the order of codes
+    part: int
+    #: bytes for kept tuples, and what each takes besides its columns
+    room: int
+    extra: int
+
+    @staticmethod
+    def of(size: int, order: str, chunk_rows: int, buffers: int) -> Gathering:
+        """Each disk buffer may be read for another part, and one more is made while one is joined."""
+        if order != "key":
+            return Gathering(size, 0, size, _TUPLE_BYTES + _WHOLE_BYTES)
+        per_tuple = (buffers + 1) * _PART_BYTES
+        part = max(min(chunk_rows // 2, int(_PARTS_SHARE * size / per_tuple)), 1)
+        return Gathering(size, part, size - part * per_tuple, _TUPLE_BYTES)
+
+    @staticmethod
+    def within(r: MasterFacts, s: StreamFacts, division: Division, share: float) -> Gathering | None:
+        """This share of the bytes for tables; None where that is too little for parts, or for half a chunk."""
+        half = division.chunk_rows // 2
+        made = Gathering.of(int(share * division.tables), r.order, division.chunk_rows, division.buffers)
+        is_worth_it = made.part >= (min(_LEAST_PART, half) if r.direct else half) or r.order != "key"
+        return made if is_worth_it and made.bytes_of(half, s) <= made.room else None
+
+    def bytes_of(self, tuples: float, s: StreamFacts) -> float:
+        """What that many tuples of a chunk take."""
+        return tuples * (s.width + s.var_columns * 4 + self.extra) + _PIECE_BYTES
+
+    def sweeps(self, s: StreamFacts, chunks: int, missed: float) -> int:
+        """Sweeps that a batch of so many chunks takes, if so many tuples of each are missed."""
+        together = max(int(self.room / self.bytes_of(missed, s)), 1)
+        return -(-chunks // together)
+
+    def parts(self, tuples: float) -> float:
+        """Parts of a sweep for so many tuples."""
+        return max(tuples / ((1 + _FILLED) / 2 * self.part), 1.0) if self.part else 1.0
+
+
+class GatheredTuples:
+    """Copies of tuples from several chunks, in the bytes of a gathering."""
+
+    def __init__(self, work: Workplace, gathering: Gathering) -> None:
+        self._work, self._gathering = work, gathering
+        self._marks = work.spec.how != "inner"
+        self.clear()
+        work.budget.hold("gathered misses", gathering.size)
+
+    def clear(self) -> None:
+        """Let all of them go."""
+        self._codes: list[Int64s] = []
+        self._columns: list[BatchColumns] = []
+        self._used = self._longest = self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, chunk: Chunk, ids: Int64s) -> bool:
+        """Keep the tuples `ids` of a chunk; False, and nothing is kept, if they do not fit."""
+        if not len(ids):
+            return True
+        longest = max(self._longest, len(ids))
+        marks = longest * (len(self._columns) + 1) if self._marks else 0
+        used = self._used + len(ids) * self._gathering.extra + _PIECE_BYTES
+        room = self._gathering.room - used - marks
+        if room <= 0:
+            return False
+        arrays = self._work.output.of_chunk(chunk).take(ids, 0, len(ids), room)
+        if isinstance(arrays, int):
+            return False
+        used += sum(buffer.size for array in arrays for buffer in array.buffers() if buffer is not None)
+        if used + marks > self._gathering.room:
+            return False
+        self._columns.append(BatchColumns(self._work.intake.physical, arrays, len(ids)))
+        self._codes.append(chunk.codes[ids])
+        self._used, self._longest, self._count = used, longest, self._count + len(ids)
+        return True
+
+    def as_chunk(self) -> Chunk:
+        """All of them as a chunk, whose tuples are named by `pieces` and `parts`."""
+        columns = StackedColumns(self._columns)
+        matched = np.zeros(len(self._columns) * columns.page_rows if self._marks else 0, dtype=np.bool_)
+        none = np.empty(0, dtype=np.int64)
+        return Chunk(self._count, none, columns, matched, np.empty(0, dtype=np.bool_))
+
+    def pieces(self) -> Iterator[Int64s]:
+        """Names of the tuples, as they came."""
+        for i, piece in enumerate(self._columns):
+            yield np.arange(i * self._longest, i * self._longest + piece.n_rows, dtype=np.int64)
+
+    def parts(self) -> Iterator[Part]:
+        """Codes and names in the order of codes, in parts that end with a page of R where they can."""
+        codes = np.concatenate(self._codes)
+        # They are not needed twice: what is sorted takes their place.
+        self._codes = []
+        order = np.argsort(codes)
+        rows = np.array([piece.n_rows for piece in self._columns])
+        ends = np.cumsum(rows)
+        # What takes a place among all tuples to a name
+        shifts = np.arange(len(rows)) * self._longest - ends + rows
+        at = 0
+        while at < len(order):
+            stop = self._part_end(codes, order, at)
+            part = order[at:stop]
+            yield codes[part], part + shifts[np.searchsorted(ends, part, side="right")]
+            at = stop
+
+    def _part_end(self, codes: Int64s, order: npt.NDArray[np.intp], at: int) -> int:
+        """Where a part ends: a page that two parts need is read twice."""
+        reader, most = self._work.reader, self._gathering.part or len(order)
+        filled = at + max(int(_FILLED * most), 1)
+        if at + most >= len(order):
+            return len(order)
+        _, last = reader.locate(codes[order[filled - 1 : filled]])
+        rest = range(filled, at + most)
+        if last[0] + 1 >= reader.n_pages:
+            return rest.stop
+        return filled + bisect_left(rest, reader.fences[last[0] + 1], key=lambda place: codes[order[place]])
+
+
+class PartFinder(Finder, Protocol):
+    """A finder that also takes tuples of many chunks at once."""
+
+    @property
+    def hurries(self) -> bool:
+        """Whether a chunk is better looked up by itself: what it brings into the cache answers the next one."""
+
+    def asked(self, count: int) -> None:
+        """So many tuples came, with those that the cache answered."""
+
+    def join_parts(self, tuples: Tuples, parts: Iterable[Part]) -> Iterator[pa.RecordBatch]:
+        """Rows of tuples that have a match; parts come in the order of R's pages."""
+
+
+class GatheringLoop(LookupLoop):
+    """Every tuple is finished by the push that brought it, those that the cache lacks at its end."""
+
+    finder: PartFinder
+
+    def __init__(self, work: Workplace, finder: PartFinder, cache: Cache, gathered: GatheredTuples) -> None:
+        super().__init__(work, finder, cache)
+        self._gathered = gathered
+
+    @property
+    def waiting(self) -> int:
+        return len(self._gathered)
+
+    def look_up(self, chunk: Chunk, ids: Int64s) -> Iterator[pa.RecordBatch]:
+        if self.finder.hurries:
+            yield from super().look_up(chunk, ids)
+            return
+        if not self._gathered.add(chunk, ids):
+            yield from self.end_batch()
+            if not self._gathered.add(chunk, ids):
+                # Long values: where they are they need no room.
+                yield from super().look_up(chunk, ids)
+                return
+        self.finder.asked(chunk.n_rows)
+
+    def end_batch(self) -> Iterator[pa.RecordBatch]:
+        gathered = self._gathered
+        if not len(gathered):
+            return
+        chunk = gathered.as_chunk()
+        yield from self.finder.join_parts(self.work.output.of_chunk(chunk), gathered.parts())
+        for ids in gathered.pieces():
+            yield from self.work.finish(chunk, ids)
+        gathered.clear()
+        self.settle()
+
+    def give_up(self) -> None:
+        self._gathered.clear()
