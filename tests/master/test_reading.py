@@ -107,8 +107,6 @@ def chosen(path: Path, size: int, root: Path, budget: int = 0) -> str:
 
 
 def test_the_budget_of_the_join_is_no_room_for_r(file: Path, root: Path) -> None:
-    if not takes_direct(PageFile(file, 1 << 20)):
-        pytest.skip("the file system refuses O_DIRECT")
     assert chosen(file, 500_000_000, root) == (
         "R has 500 MB, the machine can keep 1.02 GB: reads go through the page cache"
     )
@@ -136,8 +134,6 @@ def test_a_missing_file_is_for_the_join_to_refuse(tmp_path: Path, root: Path) ->
 
 
 def test_reads_of_several_files_are_timed(file: Path, tmp_path: Path) -> None:
-    if not takes_direct(PageFile(file, 1 << 20)):
-        pytest.skip("the file system refuses O_DIRECT")
     (tmp_path / "short").write_bytes(b"x" * 100)
     files = [PageFile(tmp_path / "short", 100), PageFile(file, 1 << 20), PageFile(tmp_path / "short", 100)]
     found = timed_reads(files)
