@@ -30,7 +30,7 @@ class Outlook:
     def of(
         predict: Callable[[float], Prediction], horizon: float = math.inf, rest: Prediction | None = None
     ) -> Outlook:
-        """`predict` gives the prediction for an operator that has seen so many tuples; `rest` is it for any number.
+        """`predict` gives the prediction for an operator that has seen that many tuples; `rest` is it for any number.
 
         Nobody looks further than `horizon` tuples; without one only the state at rest matters.
         """
@@ -42,14 +42,14 @@ class Outlook:
         return Outlook(rest, tuple(edges[1:]), tuple(predict((low + high) / 2) for low, high in pairwise(edges)))
 
     def at(self, seen: float) -> Prediction:
-        """What holds after so many tuples."""
+        """What holds after `seen` tuples."""
         for edge, state in zip(self.edges, self.young, strict=True):
             if seen < edge:
                 return state
         return self._last
 
     def seconds(self, tuples: float, seen: float = 0.0) -> float:
-        """What the next `tuples` tuples take an operator that has seen so many."""
+        """What the next `tuples` tuples take an operator that has had `seen`."""
         return tuples * self.mean(lambda state: 1.0 / state.service_rate_per_s, tuples, seen) if tuples else 0.0
 
     def hit_rate(self, tuples: float, seen: float = 0.0) -> float:
@@ -65,7 +65,7 @@ class Outlook:
         return sum(part * of(state) for part, state in self._parts(tuples, seen)) / tuples
 
     def total_s(self, tuples: float) -> float:
-        """What a stream of so many tuples takes in all: loading, learning, joining, and finishing what waits."""
+        """What a stream of `tuples` tuples takes in all: loading, learning, joining, and finishing what waits."""
         return self.rest.start_s + self.seconds(tuples) + self.at(tuples).leave_s
 
     def _parts(self, tuples: float, seen: float) -> Iterator[tuple[float, Prediction]]:

@@ -76,12 +76,12 @@ class Gathering:
         return tuples * (s.width + s.var_columns * 4 + self.extra) + _PIECE_BYTES
 
     def sweeps(self, s: StreamFacts, chunks: int, missed: float) -> int:
-        """Sweeps that a batch of so many chunks takes, if so many tuples of each are missed."""
+        """Sweeps that a batch of `chunks` chunks takes, if `missed` tuples of each are missed."""
         together = max(int(self.room / self.bytes_of(missed, s)), 1)
         return -(-chunks // together)
 
     def parts(self, tuples: float) -> float:
-        """Parts of a sweep for so many tuples."""
+        """Parts of a sweep for that many tuples."""
         return max(tuples / ((1 + _FILLED) / 2 * self.part), 1.0) if self.part else 1.0
 
 

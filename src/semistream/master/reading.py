@@ -23,11 +23,11 @@ from semistream.master.files import open_file
 from semistream.master.room import cache_room, is_memory
 from semistream.spec import AUTO, format_bytes
 
-#: R of this size is mapped whatever the memory: a machine without so much to spare does nothing in time
+#: R of this size is mapped whatever the memory: a machine that cannot spare that does nothing in time
 SMALL_BYTES = 32 << 20
-#: R is sure to stay in memory if that has room for so many of it
+#: R is sure to stay in memory if that has room for this many times R
 SURE = 2
-#: R that may stay there is mapped unless reads through the page cache take so many times as long as those past it
+#: R that may stay there is mapped unless reads through the page cache take this many times as long as those past it
 SLOWER = 2.0
 #: reads of each kind that are timed, their size, and how long that may take
 _READS, _READ_BYTES, _READ_SECONDS = 8, 8 * ALIGNMENT, 0.005
@@ -51,7 +51,7 @@ MAPPED = Reading(False, "reads go through the page cache")
 
 
 def choose_reading(master: Master, reads: str, budget_bytes: int, root: Path = Path("/")) -> Reading:
-    """How a join of so many bytes reads R; `reads` is the user's word, "auto" leaves it to the machine.
+    """How a join with a budget of `budget_bytes` reads R; `reads` is the user's word, "auto" leaves it to the machine.
 
     `root` is where the system says what memory there is. Only what the user asked for is refused: "auto" maps R where
     nothing better is known.

@@ -200,7 +200,7 @@ class AutoJoin(JoinLife):
         self._shape = StreamShape(schema)
 
     def _look_at(self, batch: pa.RecordBatch, rows: int) -> None:
-        """The first push, of so many rows, decides; of later ones the first batch is sampled now and then."""
+        """The first push, of `rows` rows, decides; of later ones the first batch is sampled now and then."""
         assert self._sample is not None
         schema = batch.schema
         self._batches += 1

@@ -14,7 +14,7 @@ from semistream.master.base import Master
 from semistream.spec import JoinSpec
 
 _MOST = 1 << 48
-#: the search ends within one part in so many
+#: the search ends within one part in this many
 _EXACT = 128
 
 

@@ -15,12 +15,12 @@ class Policy:
     #: stream tuples that are expected, what learning and loading must pay for in; None: only what holds at rest counts
     horizon: float | None = 10_000_000
 
-    #: what a sample of the stream takes of the budget: a part in so many; of a small budget up to another part
+    #: what a sample of the stream takes of the budget: a part in this many; of a small budget up to another part
     sample_part: int = 32
     largest_sample_part: int = 8
     small_sample_bytes: int = 1 << 16
     most_sample_bytes: int = 4 << 20
-    #: one batch in so many is sampled once the plan stands
+    #: one batch in this many is sampled once the plan stands
     sampled_batches: int = 8
     #: stream tuples that are looked up in R to learn how many match; each may cost a seek
     probed_tuples: int = 1024
@@ -31,7 +31,7 @@ class Policy:
     #: seconds of work that must be ahead for a plan to be made again, which takes a tenth of a second
     plan_from_s: float = 2.0
     #: sizes other than the usual ones are taken where the prediction says they are worth this factor, and looked for,
-    #: which takes a while, where so many seconds of work are ahead
+    #: which takes a while, where this many seconds of work are ahead
     sizes_worth: float = 1.1
     sizes_from_s: float = 5.0
 
@@ -49,12 +49,12 @@ class Policy:
     #: tuples that a cached key needs until the cache has learnt what it will
     warm_tuples_per_key: float = 8.0
 
-    #: who promises this part of the best rate is tried, so many at most
+    #: who promises this part of the best rate is tried, this many at most
     close: float = 0.5
     most_tried: int = 6
     #: part of the time still to come that a trial may cost, by what is known before it
     trial_share: float = 0.05
-    #: tuples after which an operator on trial leaves at once if it took so many times what the best needs for them
+    #: tuples after which an operator on trial leaves at once if it took this many times what the best needs for them
     glance: int = 100_000
     far_behind: float = 3.0
     #: seconds of work: windows in which hits must have come to rest, the most of this, and a stretch
@@ -79,7 +79,7 @@ class Policy:
         return self.horizon - seen if seen < self.horizon else seen
 
     def within(self, seconds: float) -> Policy:
-        """The same for a stream with so much work ahead: where that is little, looks are shorter, by half at most."""
+        """The same with `seconds` of work ahead: where that is little, looks are shorter, by half at most."""
         share = self.trial_share * seconds
         window = max(min(self.window_s, share), self.window_s / 2)
         stretch = max(min(self.stretch_s, 2.0 * share), self.stretch_s / 2)

@@ -72,7 +72,7 @@ class Prospect:
 
     @property
     def learnt_s(self) -> float:
-        """What the operator at work has learnt and loaded is worth: so much longer it would take from the start."""
+        """What the operator at work has learnt and loaded is worth: how much longer it would take from the start."""
         if math.isinf(self.ahead):
             return 0.0
         outlook = self.running.outlook
