@@ -94,11 +94,11 @@ $(VENV)-docs/.docs: requirements/docs.lock
 LOCK_FLAGS ?=
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-find-links --custom-compile-command "make lock" $(LOCK_FLAGS)
-PROJECT = pyproject.toml --extra spark --group build
+PROJECT = pyproject.toml --extra spark --extra delta --group build
 
 lock: $(filter $(VENV)-lock/%,$(UV))  ## resolve the dependencies again and write the locks
 	$(COMPILE) $(PROJECT) --output-file requirements/runtime.lock
-	$(COMPILE) $(PROJECT) --group dev --constraint requirements/runtime.lock --output-file requirements/dev.lock
+	$(COMPILE) $(PROJECT) --extra iceberg --group dev --constraint requirements/runtime.lock --output-file requirements/dev.lock
 	$(COMPILE) --group build --constraint requirements/runtime.lock --output-file requirements/build.lock
 	$(COMPILE) --group docs --output-file requirements/docs.lock
 
