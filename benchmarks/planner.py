@@ -7,8 +7,10 @@ are judged: the operator that the first plan picks, made of R, the budget and on
 whole, with all its planning, trials and changes.
 
 A stream that ends: everyone joins all of it from the beginning, with nothing in its cache, and the time counts, from
-opening to the last row. Whoever takes longer than the best so far is stopped at once; the pick and "auto" are stopped
-at 2.5 times the best, and count as that. The closest ones run once more, and the shorter time counts.
+opening to the last row. A stream that takes the pick longer than some seconds is cut to what it joins in that time,
+at least three batches, and the plan is made for that many tuples. Whoever takes longer than the best so far is stopped
+at once; the pick and "auto" are stopped at 2.5 times the best, and count as that. The closest ones, the pick and "auto"
+then run again, as often as each other, and the shortest time of each counts.
 
 A stream without an end: all operators run for a moment; the fastest few and the picks are opened again, warmed up
 until their caches are at rest (or for some seconds), and measured in turns. Half of these turns say which is the
@@ -65,8 +67,10 @@ WITHIN, SHARE, WORST = 0.9, 0.9, 0.5
 JUDGED_LIMIT, LIMIT = 2.5, 1.05
 #: who promises less than this part of the best is not run at all
 HOPELESS_PROMISE = 0.2
-#: who is so close to the best runs once more
-CLOSE = 1.2
+#: who is so close to the best runs again, so many times
+CLOSE, AGAIN = 1.2, 2
+#: a stream is cut to what the pick joins in so many seconds, and to so many batches at least
+MOST_WHOLE_S, LEAST_BATCHES = 8.0, 3
 #: seconds: a first impression, before and while it is taken; most of a warm-up; a turn
 FIRST_S, FIRST_WARM_S, MOST_WARM_S, TURN_S = 0.3, 0.3, 5.0, 0.25
 TURNS, FINALISTS = 10, 4
@@ -147,7 +151,7 @@ class Race:
         return min(finished, default=math.inf)
 
     def run(self, name: str, algorithm: str, options: dict[str, Any], limit: float) -> None:
-        """One contestant; longer than `limit` seconds interests nobody."""
+        """One contestant; longer than `limit` seconds interests nobody, unless it has hardly begun."""
         started = time.perf_counter()
         try:
             join: AutoJoin | SemiStreamJoin
@@ -182,6 +186,7 @@ class Race:
 
 def measure_whole(case: Case, master: Master, data: Data, profile: CostProfile, plan: JoinPlan) -> dict[str, Any]:
     """The time of the whole stream."""
+    case, plan = cut(case, master, data, profile, plan)
     race = Race(case, master, data.stream(case), profile)
     pick = _label(plan.choice, "*")
     contestants = {pick: plan.choice} | {each.algorithm: each for each in plan.candidates}
@@ -191,8 +196,10 @@ def measure_whole(case: Case, master: Master, data: Data, profile: CostProfile, 
         if name != pick and each.rate_per_s >= HOPELESS_PROMISE * promised:
             race.run(name, each.algorithm, {} if name == each.algorithm else dict(each.options), LIMIT * race.best)
     race.run(AUTO, AUTO, {}, JUDGED_LIMIT * race.best)
-    for name in sorted(race.times, key=race.times.__getitem__):
-        if name not in race.stopped and race.times[name] <= CLOSE * race.best:
+    finished = [name for name in race.times if name not in race.stopped]
+    close = [name for name in finished if name in (AUTO, pick) or race.times[name] <= CLOSE * race.best]
+    for _ in range(AGAIN):
+        for name in close:
             algorithm = AUTO if name == AUTO else contestants[name].algorithm
             options = dict(contestants[name].options) if name == pick else {}
             race.run(name, algorithm, options, LIMIT * race.times[name])
@@ -208,7 +215,25 @@ def measure_whole(case: Case, master: Master, data: Data, profile: CostProfile, 
         "revisions": race.revisions[1:],
         "rates": {name: sum(map(len, data.stream(case))) / seconds for name, seconds in race.times.items()},
         "stopped": sorted(race.stopped),
+        "tuples": case.horizon,
     }
+
+
+def cut(case: Case, master: Master, data: Data, profile: CostProfile, plan: JoinPlan) -> tuple[Case, JoinPlan]:
+    """The setting with a stream that the plan's pick joins in some seconds, and the plan for it."""
+    began, done = time.perf_counter(), 0
+    with opened(case, master, plan.choice.algorithm, dict(plan.choice.options)) as join:
+        for number, batch in enumerate(data.stream(case), 1):
+            _spend(join.push(batch))
+            if case.micro_batches:
+                _spend(join.drain())
+            done += batch.num_rows
+            if number >= LEAST_BATCHES and time.perf_counter() - began > MOST_WHOLE_S:
+                break
+        else:
+            return case, plan
+    case = replace(case, horizon=done)
+    return case, workable(case, master, planned(case, master, data.stream(case)[0], profile))
 
 
 def _label(candidate: Candidate, mark: str) -> str:
@@ -326,7 +351,7 @@ def line(number: int, result: dict[str, Any]) -> str:
     ways = [
         "drained" if case["micro_batches"] else "flowing",
         "direct" if case["direct"] else "page cache" if case["index"] else "Parquet",
-        "at rest" if case["horizon"] is None else f"{case['horizon'] / 1e6:g} M tuples",
+        "at rest" if case["horizon"] is None else f"{result.get('tuples', case['horizon']) / 1e6:g} M tuples",
     ]
     return (
         f"{number}: R {case['rows']:,}, {case['memory'] / 1e6:.3g} MB, skew {case['skew']:g}, absent "
@@ -352,7 +377,7 @@ def show(results: list[dict[str, Any]]) -> None:
             f"{case['batch']:,}",
             "yes" if case["micro_batches"] else "no",
             "direct" if case["direct"] else "cached" if case["index"] else "Parquet",
-            "at rest" if case["horizon"] is None else f"{case['horizon'] / 1e6:g} M",
+            "at rest" if case["horizon"] is None else f"{result.get('tuples', case['horizon']) / 1e6:g} M",
             result["pick"],
             result["fastest"],
             f"{result['rates'][result['fastest']] / 1e6:.2f}",

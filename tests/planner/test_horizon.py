@@ -107,7 +107,7 @@ def prospect(store: Path, ahead: float, seen: float, running: str | None = "swee
     plan = planned(store, ahead)
     chosen = plan.choice if running is None else plan.of(running)
     assert chosen is not None
-    return plan, Prospect(Experience(), ahead, chosen, seen)
+    return plan, Prospect(Experience(), ahead, chosen.over(ahead, PROFILE), seen)
 
 
 def test_the_operator_at_work_goes_on_with_what_it_knows(store: Path) -> None:

@@ -80,8 +80,8 @@ _FILTER_TRIAL = 1 << 16
 #: a directory grows by a quarter when it is 90 % full: on average it has this many entries per key
 _DIRECTORY_SLACK = 1.2
 _DRAINED_ROUNDS = 8
-#: of the interval that W is looked for in: it is found to eight digits
-_HALVINGS = 32
+#: how exactly W is looked for, as a factor
+_NEAR_W = 1.0001
 #: after so many the cache holds what it will
 _CYCLES_TO_REST = 24.0
 
@@ -335,7 +335,8 @@ def predict(plan: SSBJPlan, workload: Workload) -> Counts:
         passing = np.where(keys.m > 0, 1.0, absent.misses if absent is not None else 1.0)
         total = float(spare - _EXTENTS_AHEAD * shape.extent_bytes - (absent.bytes if absent is not None else 0))
         low, high = 1.0, 1e3 * total / v_S
-        for _ in range(_HALVINGS):
+        W = low
+        while high > _NEAR_W * low:
             W = math.sqrt(low * high)
             cached, _ = _in_cache(workload, W, border, passing)
             waiting = W * float((keys.count * keys.p * (passing - cached)).sum())

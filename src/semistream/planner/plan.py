@@ -206,11 +206,15 @@ def make_plan(
 def _from_the_start(
     candidates: list[Candidate], profile: CostProfile, horizon: float, policy: Policy
 ) -> list[Candidate]:
-    """The same over a horizon, best first. Nobody is faster young than at rest: the hopeless are not looked into."""
+    """The same over a horizon, best first. Nobody is faster young than at rest: the hopeless are not looked into.
+
+    Where there is time for a trial, those who are close to the best are looked into as well.
+    """
     found: list[Candidate] = []
     best = 0.0
     for each in sorted(candidates, key=lambda each: -each.rate_per_s):
-        is_hopeless = each.rate_per_s < policy.close * best
+        has_time = best == 0.0 or horizon / best >= policy.plan_from_s
+        is_hopeless = each.rate_per_s < (policy.close if has_time else 1.0) * best
         young = replace(each, horizon=horizon) if is_hopeless else each.over(horizon, profile)
         found.append(young)
         best = max(best, young.rate_per_s)

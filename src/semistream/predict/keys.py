@@ -25,6 +25,8 @@ EULER_GAMMA = 0.5772156649015329
 #: ranks that are a class each; behind them a class has this much wider ranks than the one before
 _SINGLE_RANKS = 1024
 _CLASS_GROWTH = 1.03
+#: how exactly the level of a frequency recorder is looked for, as a part of it
+_LEVEL_STEP = 1e-4
 #: terms summed one by one before the Euler-Maclaurin formula takes over
 _FIRST_TERMS = 32
 _MOST_ROWS_PER_KEY = 12
@@ -127,7 +129,7 @@ class KeyClasses:
         known = min(memory, seen)
         expected = np.sqrt(self.p * known)
         low, high = 0.0, math.sqrt(float(self.p.max()) * known) + 4.0
-        for _ in range(24):
+        while high - low > _LEVEL_STEP * max(high, 1.0):
             level = (low + high) / 2
             if float((size * np.minimum(normal_cdf(2 * (expected - level)), came)).sum()) > h_R:
                 low = level

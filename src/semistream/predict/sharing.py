@@ -14,6 +14,8 @@ from semistream.predict.keys import Floats, KeyClasses
 #: ranks whose place among the page groups is drawn one by one; the others spread evenly
 _PLACED_KEYS = 1 << 18
 _PLACING_SEED = 20_140_209
+#: how exactly a waiting time is looked for, as a part of it
+_WAIT_STEP = 1e-5
 
 
 def group_shares(keys: KeyClasses, groups: int, contiguous: bool) -> Floats:
@@ -71,7 +73,7 @@ def oldest_first(shares: Floats, h_S: float, absent: float = 0.0) -> Shared:
     """
     P = shares[shares > 0]
     low, high = 0.0, 4.0 * h_S * max(len(P), 1) + 16
-    for _ in range(60):
+    while high - low > _WAIT_STEP * max(high, 1.0):
         L = (low + high) / 2
         x = P * L
         waiting = float((x * (1 + x / 2) / (1 + x)).sum()) * (1 - absent) + absent * L
