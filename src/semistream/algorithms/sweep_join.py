@@ -67,8 +67,10 @@ from semistream.predict.sharing import group_shares
 Int64s = npt.NDArray[np.int64]
 
 #: part of the memory for tables that misses may take until they are looked up: mapped pages are at hand, so that it
-#: matters less how often they are visited
-_GATHERED_DIRECT, _GATHERED_MAPPED = 1 / 5, 1 / 16
+#: matters less how often they are visited. Past the page cache a small budget gives more, up to half of it, so that
+#: this many tuples, those that a cache of usual size lacks of half a million, find room
+_GATHERED_DIRECT, _MOST_GATHERED, _GATHERED_MAPPED = 1 / 5, 1 / 2, 1 / 16
+_GATHERED_TUPLES = 150_000
 #: extents of a cache that can spare some for that
 _LEAST_EXTENTS = 16
 _SKETCH_BYTES_PER_KEY = 4
@@ -119,7 +121,7 @@ def plan(r: MasterFacts, s: StreamFacts, budget: int, options: Options) -> Sweep
     arena = arena_within(budget, spare, r.row_slot)
     resident = fits(r, spare - arena.table_bytes)
     if not resident and arena.extents >= _LEAST_EXTENTS:
-        gathering = Gathering.within(r, s, division, _GATHERED_DIRECT if r.direct else _GATHERED_MAPPED)
+        gathering = Gathering.within(r, s, division, _gathered_share(r, s, spare))
     if gathering is not None:
         spare -= gathering.size
         arena = arena_within(budget, spare, r.row_slot)
@@ -137,6 +139,14 @@ def plan(r: MasterFacts, s: StreamFacts, budget: int, options: Options) -> Sweep
         keys=keys,
         sketch_bytes=sketch,
     )
+
+
+def _gathered_share(r: MasterFacts, s: StreamFacts, tables: int) -> float:
+    """Part of the memory for tables that is given to misses."""
+    if not r.direct:
+        return _GATHERED_MAPPED
+    enough = _GATHERED_TUPLES * Gathering.tuple_bytes(s) / max(tables, 1)
+    return min(max(enough, _GATHERED_DIRECT), _MOST_GATHERED)
 
 
 def _cached_keys(tables: int, row_bytes: float) -> int:

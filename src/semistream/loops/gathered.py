@@ -37,8 +37,9 @@ _PIECE_BYTES = 2048
 _PART_BYTES = 72
 #: the same where R is not in the order of codes, so that all of a sweep is one part, which is sorted twice
 _WHOLE_BYTES = _PART_BYTES + 40
-#: part of all bytes that the parts of a sweep may take, and part of a part that is filled before it ends with a page
-_PARTS_SHARE, _FILLED = 1 / 2, 0.75
+#: part of all bytes that the parts of a sweep may take: few where another sweep is what costs; and part of a part that
+#: is filled before it ends with a page
+_PARTS_DIRECT, _PARTS_MAPPED, _FILLED = 1 / 4, 1 / 2, 0.75
 #: tuples per part that pay for reading less; a sweep over pages that are at hand pays for no less than half a chunk
 _LEAST_PART = 256
 
@@ -55,21 +56,27 @@ class Gathering:
     extra: int
 
     @staticmethod
-    def of(size: int, order: str, chunk_rows: int, buffers: int) -> Gathering:
+    def of(size: int, r: MasterFacts, division: Division) -> Gathering:
         """Each disk buffer may be read for another part, and one more is made while one is joined."""
-        if order != "key":
+        if r.order != "key":
             return Gathering(size, 0, size, _TUPLE_BYTES + _WHOLE_BYTES)
-        per_tuple = (buffers + 1) * _PART_BYTES
-        part = max(min(chunk_rows // 2, int(_PARTS_SHARE * size / per_tuple)), 1)
+        per_tuple = (division.buffers + 1) * _PART_BYTES
+        share = _PARTS_DIRECT if r.direct else _PARTS_MAPPED
+        part = max(min(division.chunk_rows // 2, int(share * size / per_tuple)), 1)
         return Gathering(size, part, size - part * per_tuple, _TUPLE_BYTES)
 
     @staticmethod
     def within(r: MasterFacts, s: StreamFacts, division: Division, share: float) -> Gathering | None:
         """This share of the bytes for tables; None where that is too little for parts, or for half a chunk."""
         half = division.chunk_rows // 2
-        made = Gathering.of(int(share * division.tables), r.order, division.chunk_rows, division.buffers)
+        made = Gathering.of(int(share * division.tables), r, division)
         is_worth_it = made.part >= (min(_LEAST_PART, half) if r.direct else half) or r.order != "key"
         return made if is_worth_it and made.bytes_of(half, s) <= made.room else None
+
+    @staticmethod
+    def tuple_bytes(s: StreamFacts) -> float:
+        """What a tuple takes where R is in the order of codes, with its part of what the parts of a sweep take."""
+        return (s.width + s.var_columns * 4 + _TUPLE_BYTES) / (1 - _PARTS_DIRECT)
 
     def bytes_of(self, tuples: float, s: StreamFacts) -> float:
         """What that many tuples of a chunk take."""
