@@ -27,8 +27,8 @@ help:  ## list the targets
 
 setup: $(VENV)/.package $(VENV)/.dev  ## make .venv with the package and the development tools
 
-demo: $(VENV)/.package  ## load a warehouse from a stream of sales on Spark, and check it
-	$(BIN)/semistream demo
+demo: $(VENV)/.package  ## a stream of sales through Spark's own join and through semistream, with a picture
+	$(BIN)/semistream demo --picture build/demo.html
 
 # The checkers run on one core: meanwhile the other one compiles the kernels.
 test: setup  ## all checks, then the test suite
@@ -47,7 +47,7 @@ bench: setup  ## compare the operators with each other, Polars and DuckDB, and e
 	$(BIN)/python benchmarks/spark.py
 
 soak: setup  ## kill Spark queries again and again, and compare what they wrote with the join (15 minutes)
-	$(BIN)/python -m tests.spark.soak
+	$(BIN)/python -m tests.spark.soak $(SOAK_FLAGS)
 
 faults: setup  ## kill or fail every call that changes a file, flip every byte, and compare (minutes)
 	$(BIN)/python -m tests.faults

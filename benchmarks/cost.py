@@ -122,7 +122,7 @@ def opened(folder: Path, algorithm: str, rows: int, skew: float) -> Master:
 
 def situation_of(master: Master, rows: int, budget: int, skew: float, direct: bool = False) -> Situation:
     """What the formulas are given: R, M and the distribution alone."""
-    spec = JoinSpec.make(KEY)
+    spec = JoinSpec.make(KEY, "inner")
     return Situation.of(master, spec, STREAM_SCHEMA, budget, zipf(rows, skew), direct=direct, batch=BATCH)
 
 
@@ -138,7 +138,8 @@ def measure(
     except BudgetError:
         return None
     reads = "direct" if direct else "mapped"
-    with open_join(algorithm, master=master, on=KEY, memory=budget, stream_schema=STREAM_SCHEMA, reads=reads) as join:
+    given = {"how": "inner", "memory": budget, "stream_schema": STREAM_SCHEMA, "reads": reads}
+    with open_join(algorithm, master=master, on=KEY, **given) as join:
         stream = Reading(SyntheticStream(rows, skew, SEED)).batches(BATCH)
         warm(join, lambda: push(join, next(stream)))
         turn = max(-(-int(20 * predicted.w) // BATCH) * BATCH, 2 * BATCH)
@@ -215,7 +216,7 @@ def tuning(folder: Path, rows: int, share: float, algorithms: list[str]) -> Tabl
         situation = situation_of(master, rows, budget, 1.0)
 
         def open_with(options: Options, algorithm: str = algorithm, master: Master = master) -> SemiStreamJoin:
-            sizes = {"memory": budget, "reads": "mapped", **options}
+            sizes = {"how": "inner", "memory": budget, "reads": "mapped", **options}
             return open_join(algorithm, master=master, on=KEY, stream_schema=STREAM_SCHEMA, **sizes)
 
         def batches() -> Iterator[pa.RecordBatch]:

@@ -54,7 +54,13 @@ def child(task: dict[str, object]) -> None:
     ready()
     started = time.monotonic()
     with open_join(
-        algorithm, master=task["store"], memory=task["budget"], on=KEY, stream_schema=STREAM_SCHEMA, reads=reads
+        algorithm,
+        master=task["store"],
+        memory=task["budget"],
+        on=KEY,
+        how="inner",
+        stream_schema=STREAM_SCHEMA,
+        reads=reads,
     ) as join:
         out = flow(join, stream_batches(tuples, rows, seed=2), started + float(str(task["seconds"])))
         report = {

@@ -132,7 +132,10 @@ def ratio(part: str, one: Player, other: Player | ScanLimit, bar: float | None, 
         max(found),
         bar,
         note,
-        {"rates_per_s": {one.name: one.rates, other.name: other.rates}},
+        {
+            "rates_per_s": {one.name: one.rates, other.name: other.rates},
+            "settings": {side.name: side.contestant.settings for side in (one, other) if isinstance(side, Player)},
+        },
     )
 
 

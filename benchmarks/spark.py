@@ -1,17 +1,22 @@
-"""How fast `enrich` is on Spark: against the transport alone, and against Spark's own stream-static join.
+"""How fast a stream is joined on Spark and written: against the transport alone, and against Spark's own join.
 
-All contestants read the same files with the same session and write to a sink that takes every row and keeps none. What
-is timed is a micro-batch from trigger to commit, after the warm-up; the median of the batches counts. "transport" is
-`mapInArrow` giving out rows as wide as the joined ones without joining; it runs before and after the others.
+All contestants read the same files in the same session, in turns, and Spark's own join has the settings that suit it
+(`spark_runs.tuned`). What is timed is a micro-batch from trigger to commit, after the warm-up; the median of the
+batches counts. "transport" is `mapInArrow` giving out rows as wide as the joined ones without joining; it runs before
+and after those that are compared with it. Rows that are written are read back once per contestant, and compared with
+the rows of the join.
 
-    python benchmarks/spark.py                                  R = 10 M, batches of 500 k: the bars
+    python benchmarks/spark.py                                  R = 10 M, batches of 500 k, a sink that keeps nothing
+    python benchmarks/spark.py --sink parquet delta             the same, and the rows written: all the bars
     python benchmarks/spark.py --curve --data DIR               R = 1, 10, 50 M; batches of 100 k, 500 k, 2 M
     python benchmarks/spark.py --rows 1e6 --batch 100e3 500e3   others
     python benchmarks/spark.py --rows 50e6 --reads direct mapped --data DIR   R past the page cache and in it
     python benchmarks/spark.py --memory-run                     resident size of the Python workers over 50 batches
 
-With `--reads direct` R is read past the page cache by `enrich`; the native join reads its Parquet files as Spark does,
-through the page cache. DIR keeps the generated data for the next time.
+With `--sink` there are, beside `enrich` and the native join into a sink that keeps nothing, both with Spark's own
+Parquet sink, and `write`, which writes Parquet or Delta in the workers that join. With `--reads direct` R is read past
+the page cache by `enrich`; the native join reads its Parquet files as Spark does, through the page cache, and once more
+from Spark's memory, where R is held by `persist`. DIR keeps the generated data for the next time.
 """
 
 from __future__ import annotations
@@ -26,112 +31,139 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
-from semistream.lab.contest.spark_contest import run_batches, stream_files
+from semistream.lab.contest.spark_entries import NOOP, PARQUET, Entry, Place, master, read_back
+from semistream.lab.contest.spark_runs import in_words, persisted, run_batches, stream_files, tuned
 from semistream.lab.forms import path_of
 from semistream.lab.measure.resident import proportional_bytes, spark_workers
 from semistream.lab.sources import Synthetic
-from semistream.lab.workloads.relation import KEY, MASTER_ROW_BYTES, MASTER_SCHEMA, SyntheticStream
-from semistream.spark import enrich, metrics
+from semistream.lab.workloads.checksum import expected_checksum
+from semistream.lab.workloads.relation import MASTER_ROW_BYTES, SyntheticStream
+from semistream.spark import metrics
 from semistream.spark.session import open_session
 
 SEED = 1
 EXPONENT = 1.0
 FILE_ROWS = 50_000
-WIDE_DDL = "k long, seq long, qty int" + "".join(f", {name} long" for name in MASTER_SCHEMA.names if name != KEY)
-BARS = {("sweepjoin inner", "transport"): 0.7, ("sweepjoin left", "transport"): 0.7}
-BARS |= {("sweepjoin inner", "native inner"): 2.5, ("sweepjoin left", "native left"): 10.0}
-#: what else is compared, with no bar
-BESIDE = [("sweepjoin inner direct", other) for other in ("transport", "sweepjoin inner", "native inner")]
-BESIDE += [("sweepjoin left direct", other) for other in ("transport", "sweepjoin left", "native left")]
-console = Console(width=150)
+CORES = 2
+TRANSPORT = Entry("transport")
+#: what of its own join Spark's memory holds, at most
+MOST_CACHED_ROWS = 20_000_000
+#: `enrich` into a sink that keeps nothing / the transport, by the rows of R
+OVER_TRANSPORT = {1_000_000: 0.7, 10_000_000: 0.85, 50_000_000: 0.7}
+#: the bars hold at this size of batches, those beside the transport's at this size of R
+BARRED_BATCH, BARRED_ROWS = 500_000, 10_000_000
+console = Console(width=180)
+
+
+def comparisons(rows: int) -> list[tuple[str, str, float | None]]:
+    """Pairs of contestants whose rates are compared, with the bar where there is one."""
+    found: list[tuple[str, str, float | None]] = []
+    for how, times in (("inner", 2.5), ("left", 10.0)):
+        ours, native = f"sweepjoin {how}", f"native {how}"
+        here = rows == BARRED_ROWS
+        found += [(ours, "transport", OVER_TRANSPORT.get(rows)), (ours, native, times if here else None)]
+        found += [(ours, f"{native} cached", None)]
+        found += [(f"{ours} direct", other, None) for other in ("transport", ours, native)]
+        for sink in ("parquet", "delta"):
+            write = f"write {how}, {sink}"
+            found += [
+                (write, f"{ours}, Spark's parquet", 2.5 if here else None),
+                (write, f"{native}, Spark's parquet", 6.0 if here and how == "inner" else None),
+                (write, f"{native} cached, Spark's parquet", None),
+                (write, ours, 0.9 if here else None),
+            ]
+    return found
 
 
 @dataclass
 class Result:
-    """Rows per second of every contestant at one size of R and of the batch."""
+    """What every contestant did at one size of R and of the batch."""
 
     rows: int
     batch: int
     memory: int
     rates: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, list[float]] = field(default_factory=dict)
+    #: what each ran with
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     hit_rate: dict[str, float] = field(default_factory=dict)
     #: bytes of R that were read for a measured batch
     bytes_read: dict[str, float] = field(default_factory=dict)
+    #: seconds of a measured batch by phase, over all tasks
+    phases: dict[str, dict[str, float]] = field(default_factory=dict)
+    #: bytes that R takes in Spark's memory
+    cached_bytes: dict[str, int] = field(default_factory=dict)
+    #: bytes on disk per row that was written
+    row_bytes: dict[str, float] = field(default_factory=dict)
 
-    def ratios(self) -> dict[str, float]:
-        found = {}
-        for ours, theirs in (*BARS, *BESIDE):
-            if ours in self.rates and theirs in self.rates:
-                found[f"{ours} / {theirs}"] = self.rates[ours] / self.rates[theirs]
-        return found
+    def ratios(self) -> list[dict[str, Any]]:
+        """Every comparison, with both sides' settings."""
+        return [
+            {
+                "ours": ours,
+                "theirs": theirs,
+                "ratio": self.rates[ours] / self.rates[theirs],
+                "bar": bar if self.batch == BARRED_BATCH else None,
+                "our_settings": self.settings[ours],
+                "their_settings": self.settings[theirs],
+            }
+            for ours, theirs, bar in comparisons(self.rows)
+            if ours in self.rates and theirs in self.rates
+        ]
 
 
 class Data:
     """R as Parquet and as page store, S as small files; made once for each size of R."""
 
     def __init__(self, folder: Path, rows: int) -> None:
-        source = Synthetic(rows, EXPONENT, SEED)
+        self.source = Synthetic(rows, EXPONENT, SEED)
         folder.mkdir(parents=True, exist_ok=True)
         self.rows = rows
-        self.parquet = path_of(source, "parquet", folder)
-        self.store = path_of(source, "pages", folder)
+        self.parquet = path_of(self.source, "parquet", folder)
+        self.store = path_of(self.source, "pages", folder)
         self.stream = folder / f"stream-{rows}"
         self.stream.mkdir(exist_ok=True)
+
+    def place(self, memory: int) -> Place:
+        return Place(self.store, self.parquet, memory)
 
     def files(self, count: int) -> list[Path]:
         """So many files of the stream, the first ones."""
         return stream_files(SyntheticStream(self.rows, EXPONENT, SEED + 1), self.stream, FILE_ROWS, count)
 
-
-def widen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows of the joined width, but no join."""
-    names = [name for name in MASTER_SCHEMA.names if name != KEY]
-    columns: list[pa.Array] = []
-    for batch in batches:
-        if not columns or len(columns[0]) < batch.num_rows:
-            values = np.random.default_rng(SEED).integers(0, 1 << 62, (len(names), batch.num_rows))
-            columns = [pa.array(row) for row in values]
-        extra = [column.slice(0, batch.num_rows) for column in columns]
-        yield pa.RecordBatch.from_arrays([*batch.columns, *extra], names=[*batch.schema.names, *names])
+    @cache  # noqa: B019  a benchmark has few of them, and they live as long as it does
+    def expected(self, tuples: int) -> int:
+        """The checksum of the first tuples, joined."""
+        return expected_checksum(self.source.master, SyntheticStream(self.rows, EXPONENT, SEED + 1), tuples)
 
 
-def contestant(name: str, df: DataFrame, data: Data, memory: int) -> DataFrame:
-    if name == "transport":
-        return df.mapInArrow(widen, WIDE_DDL)
-    kind, how, *reads = name.split()
-    if kind == "native":
-        return df.join(df.sparkSession.read.parquet(str(data.parquet)), KEY, how)
-    return enrich(df, data.store, on=KEY, how=how, memory=memory, algorithm=kind, reads=(reads or ["mapped"])[0])
-
-
-def run(spark: SparkSession, name: str, data: Data, result: Result, warm: int, measured: int) -> None:
-    """Process `warm + measured` batches and keep the times of the last ones."""
-    batches = warm + measured
-    files = result.batch // FILE_ROWS
-    with tempfile.TemporaryDirectory(prefix="semistream-bench-", dir=data.stream.parent) as scratch:
-        query, finished = run_batches(
-            spark,
-            data.files(batches * files),
-            files,
-            Path(scratch),
-            lambda df: contestant(name, df, data, result.memory),
-        )
-    times = [batch.seconds for batch in finished[-measured:]]
+def run(spark: SparkSession, entry: Entry, data: Data, result: Result, warm: int, measured: int) -> None:
+    """Process `warm + measured` batches and keep the times of the last ones; read back what is written, once."""
+    name, place = entry.name, data.place(result.memory)
+    batches, files = warm + measured, result.batch // FILE_ROWS
+    holding = persisted(master(spark, place)) if entry.cached else contextlib.nullcontext(0)
+    with tempfile.TemporaryDirectory(prefix="semistream-bench-", dir=data.stream.parent) as folder, holding as cached:
+        scratch = Path(folder)
+        ran = run_batches(spark, data.files(batches * files), files, scratch, entry.start(place, scratch / "out"))
+        if entry.sink != NOOP and name not in result.row_bytes:
+            result.row_bytes[name] = verified(entry, data, scratch / "out", batches * result.batch)
+    if entry.cached:
+        result.cached_bytes[name] = cached
+    result.settings[name] = entry.settings(spark, place, ran)
+    times = [batch.seconds for batch in ran.batches[-measured:]]
     result.seconds[name] = [*result.seconds.get(name, []), *times]
     result.rates[name] = result.batch / statistics.median(result.seconds[name])
-    counted = [values for batch in finished[-measured:] if (values := metrics.of(query, batch.number))]
+    counted = [values for batch in ran.batches[-measured:] if (values := metrics.of(ran.query, batch.number))]
     read = ""
     if counted:
         wrong = next((values["rows_out"] for values in counted if values["rows_out"] != result.batch), None)
@@ -139,48 +171,96 @@ def run(spark: SparkSession, name: str, data: Data, result: Result, warm: int, m
             raise SystemExit(f"{name} gave {wrong:,} rows for a batch of {result.batch:,} tuples")
         result.hit_rate[name] = counted[-1]["hit_rate"]
         result.bytes_read[name] = statistics.mean(values["bytes_read"] for values in counted)
+        phases = [key for key in counted[0] if key.startswith("seconds_")]
+        result.phases[name] = {
+            key.removeprefix("seconds_"): statistics.median(values[key] for values in counted) for key in phases
+        }
         read = f", {result.bytes_read[name] / 1e9:.3f} GB read per batch"
     spread = f"{result.batch / max(times) / 1e6:.2f} to {result.batch / min(times) / 1e6:.2f}"
     console.print(f"  {name}: {result.batch / statistics.median(times) / 1e6:.3f} M rows/s ({spread}){read}")
 
 
+def verified(entry: Entry, data: Data, out: Path, tuples: int) -> float:
+    """Bytes per row on disk; rows that are not the join's end the benchmark."""
+    found = read_back(out, entry.sink)
+    if (found.rows, found.checksum) != (tuples, data.expected(tuples)):
+        raise SystemExit(f"{entry.name} wrote {found.rows:,} rows for {tuples:,} tuples, or others than the join's")
+    return found.n_bytes / found.rows
+
+
 def measure(spark: SparkSession, data: Data, batch: int, given: argparse.Namespace) -> Result:
-    rows = data.rows
-    result = Result(rows, batch, int(given.memory or rows * MASTER_ROW_BYTES // 10))
-    console.print(f"R = {rows:,}, batches of {batch:,}, memory {result.memory / 1e6:.0f} MB")
-    warm = max(int(given.warm) // batch, 3)
-    measured = 8 if batch <= 500_000 else 4
-    run(spark, "transport", data, result, 3, measured)
-    for how in ("inner", "left"):
-        for reads in given.reads:
-            name = f"sweepjoin {how}" + (" direct" if reads == "direct" else "")
-            run(spark, name, data, result, warm, measured)
-            run(spark, "transport", data, result, 1, measured)
-    if not given.no_native:
-        # From 50 M on a native batch takes minutes, so one has to do.
-        many = rows < 50_000_000
-        run(spark, "native inner", data, result, 1 if many else 0, 3 if many else 1)
-        run(spark, "native left", data, result, 1 if many else 0, 2 if many else 1)
+    result = Result(data.rows, batch, int(given.memory or data.rows * MASTER_ROW_BYTES // 10))
+    console.print(f"R = {data.rows:,}, batches of {batch:,}, memory {result.memory / 1e6:.0f} MB")
+    warm = max(int(given.warm) // batch, 1)
+    measured = given.measured or (8 if batch <= 500_000 else 4)
+    # From 50 M on a native batch takes minutes, so one has to do.
+    many = data.rows < 50_000_000
+    run(spark, TRANSPORT, data, result, 3, measured)
+    for _ in range(given.turns):
+        for entry in entries(data.rows, given):
+            if entry.learns:
+                run(spark, entry, data, result, warm, measured)
+            else:
+                some = 3 if entry.how == "inner" else 2
+                run(spark, entry, data, result, int(many), min(some, measured) if many else 1)
+            if entry.kind == "enrich" and entry.sink == NOOP:
+                run(spark, TRANSPORT, data, result, 1, measured)
     return result
 
 
+def entries(rows: int, given: argparse.Namespace) -> list[Entry]:
+    """Who takes part in a turn, in this order."""
+    sinks = [sink for sink in given.sink if sink != NOOP]
+    places = [NOOP, PARQUET] if sinks else [NOOP]
+    found = []
+    for how in given.how:
+        found += [Entry("enrich", how, NOOP, reads) for reads in given.reads]
+        if sinks:
+            found.append(Entry("enrich", how, PARQUET, given.reads[0]))
+            found += [Entry("write", how, sink, given.reads[0]) for sink in sinks]
+    for how in [] if given.no_native else given.how:
+        found += [Entry("native", how, sink) for sink in places]
+        if rows <= MOST_CACHED_ROWS:
+            found += [Entry("native", how, sink, cached=True) for sink in places]
+    return found
+
+
 def show(results: list[Result]) -> None:
-    table = Table(title="rows per second, and ratios with the bar where there is one")
-    for column in ("R", "batch", "contestant", "M rows/s", "GB read", "hit rate", "ratio"):
+    """Rates with the settings behind them, the comparisons, and where the time of a batch goes."""
+    table = Table(title="rows per second, and what each contestant ran with")
+    for column in ("R", "batch", "contestant", "M rows/s", "hit rate", "GB read", "bytes/row"):
         table.add_column(column, justify="right")
+    table.add_column("settings")
     for result in results:
-        bars = result.rows == 10_000_000 and result.batch == 500_000
         for name, rate in result.rates.items():
-            ratios = []
-            for ours, theirs in (*BARS, *BESIDE):
-                if ours == name and theirs in result.rates:
-                    ratio, bar = rate / result.rates[theirs], BARS.get((ours, theirs))
-                    verdict = f" (bar {bar:g}: {'pass' if ratio >= bar else 'short'})" if bars and bar else ""
-                    ratios.append(f"{ratio:.2f} x {theirs}{verdict}")
             hits = f"{result.hit_rate[name]:.3f}" if name in result.hit_rate else ""
             read = f"{result.bytes_read[name] / 1e9:.3f}" if name in result.bytes_read else ""
-            size = (f"{result.rows:,}", f"{result.batch:,}")
-            table.add_row(*size, name, f"{rate / 1e6:.3f}", read, hits, "; ".join(ratios))
+            size = f"{result.row_bytes[name]:.0f}" if name in result.row_bytes else ""
+            said = in_words(result.settings[name])
+            if name in result.cached_bytes:
+                said += f" ({result.cached_bytes[name] / 1e9:.2f} GB)"
+            table.add_row(f"{result.rows:,}", f"{result.batch:,}", name, f"{rate / 1e6:.3f}", hits, read, size, said)
+    console.print(table)
+    table = Table(title="ratios of rates of the same run, and the bar where there is one")
+    for column in ("R", "batch", "ours", "theirs", "ratio", "bar", ""):
+        table.add_column(column, justify="right")
+    for result in results:
+        for pair in result.ratios():
+            bar, ratio = pair["bar"], pair["ratio"]
+            verdict = "" if bar is None else "[green]pass[/]" if ratio >= bar else "[bold red]short[/]"
+            line = (pair["ours"], pair["theirs"], f"{ratio:.2f}", "" if bar is None else f"≥ {bar:g}", verdict)
+            table.add_row(f"{result.rows:,}", f"{result.batch:,}", *line)
+    console.print(table)
+    names = list(dict.fromkeys(phase for result in results for of in result.phases.values() for phase in of))
+    table = Table(title=f"milliseconds of a batch: wall time, and by phase, the sum of {CORES} tasks")
+    for column in ("R", "batch", "contestant", "wall", *names):
+        table.add_column(column, justify="right")
+    for result in results:
+        for name, times in result.seconds.items():
+            of = result.phases.get(name, {})
+            wall = f"{1000 * statistics.median(times):.0f}"
+            spent = [f"{1000 * of[phase]:.0f}" if phase in of else "" for phase in names]
+            table.add_row(f"{result.rows:,}", f"{result.batch:,}", name, wall, *spent)
     console.print(table)
 
 
@@ -216,14 +296,14 @@ def _cache_bytes(local: Path) -> int:
 def memory_run(spark: SparkSession, data: Data, batches: int, memory: int, local: Path) -> None:
     """`batches` micro-batches of 100 k: what the Python processes hold at most, and without a join."""
     held = {}
-    for name, count in (("transport", 10), ("sweepjoin left", batches)):
+    for entry, count in ((TRANSPORT, 10), (Entry("enrich", "left"), batches)):
         watch = Watch(local)
         watch.start()
-        run(spark, name, data, Result(data.rows, 100_000, memory), 0, count)
+        run(spark, entry, data, Result(data.rows, 100_000, memory), 0, count)
         watch.done = True
         watch.join()
-        held[name] = watch
-    base, joined = held["transport"], held["sweepjoin left"]
+        held[entry.kind] = watch
+    base, joined = held["transport"], held["enrich"]
     third = len(joined.own) // 3
     more = max(joined.own) - max(base.own)
     left = [path for path in local.glob("**/semistream/*/*") if path.is_file()]
@@ -249,6 +329,12 @@ def main() -> None:
     parser.add_argument("--batch", type=float, nargs="+", default=[500e3])
     parser.add_argument("--curve", action="store_true", help="R = 1, 10, 50 M; batches of 100 k, 500 k, 2 M")
     parser.add_argument("--warm", type=float, default=10e6, help="tuples before the measured ones")
+    parser.add_argument("--measured", type=int, help="batches that count of each turn (default: 8, or 4 large ones)")
+    parser.add_argument("--turns", type=int, default=1, help="how often each contestant's turn comes")
+    parser.add_argument("--how", nargs="+", choices=["inner", "left"], default=["inner", "left"])
+    parser.add_argument(
+        "--sink", nargs="+", choices=["noop", "parquet", "delta"], default=["noop"], help="where rows go"
+    )
     parser.add_argument("--no-native", action="store_true")
     parser.add_argument("--memory-run", action="store_true")
     parser.add_argument("--memory", type=float, help="budget (default: 10 %% of R; 120 MB in the memory run)")
@@ -262,14 +348,8 @@ def main() -> None:
     sizes = [100e3, 500e3, 2e6] if options.curve else options.batch
     folder = options.data or Path(tempfile.mkdtemp(prefix="semistream-bench-"))
     local = Path(tempfile.mkdtemp(prefix="semistream-local-", dir=folder if folder.is_dir() else None))
-    conf = {
-        "spark.driver.memory": "6g",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.local.dir": str(local),
-        "spark.log.level": "ERROR",
-        "spark.sql.streaming.numRecentProgressUpdates": "10000",
-    }
-    spark = open_session("benchmark", "local[2]", conf)
+    conf = {**tuned(CORES), "spark.local.dir": str(local), "spark.log.level": "ERROR"}
+    spark = open_session("benchmark", f"local[{CORES}]", conf)
     results = []
     try:
         for count in rows:
@@ -292,6 +372,7 @@ def main() -> None:
             "machine": platform.machine(),
             "cores": os.cpu_count(),
             "versions": {name: version(name) for name in ("pyspark", "pyarrow", "numba", "numpy")},
+            "spark": tuned(CORES),
             "results": [{**asdict(result), "ratios": result.ratios()} for result in results],
         }
         options.save.parent.mkdir(parents=True, exist_ok=True)

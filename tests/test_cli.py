@@ -18,12 +18,14 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+import semistream
 from semistream import build_pages
 from semistream.algorithms.registry import ALGORITHMS
 from semistream.cli.app import app
 from semistream.cli.output import ParquetOutput
 from semistream.engine.options import defaults, rules
 from semistream.errors import ConfigError
+from semistream.spec import DEFAULT_HOW
 from semistream.testing import assert_same_rows, reference_join
 
 Invoke = Callable[..., Any]
@@ -124,6 +126,8 @@ def test_join_of_parquet_files(invoke: Invoke, algorithm: str) -> None:
     assert_same_rows(table, reference_join(STREAM, MASTER, "k"))
     assert set(counts) == {
         "algorithm",
+        "asked",
+        "how",
         "rows_in",
         "rows_out",
         "service_rate_per_s",
@@ -184,6 +188,29 @@ def test_empty_stream_gives_an_empty_file_with_the_columns(invoke: Invoke) -> No
         assert counts["rows_in"] == counts["rows_out"] == 0
 
 
+def test_columns_of_every_kind_go_through(invoke: Invoke) -> None:
+    rows = 3000
+    table = pa.table(
+        {
+            "k": pa.array([i % 250 for i in range(rows)], pa.int64()),
+            "coded": pa.array([("red", "blue", None)[i % 3] for i in range(rows)]).dictionary_encode(),
+            "view": pa.array([f"text {i}" for i in range(rows)], pa.string_view()),
+            "list": pa.array([[i, None] if i % 5 else None for i in range(rows)], pa.list_(pa.int32())),
+            "struct": pa.array([{"a": i, "b.c": str(i)} for i in range(rows)]),
+            "map": pa.array([[("x", i)] for i in range(rows)], pa.map_(pa.string(), pa.int64())),
+            "flag": pa.array([i % 2 == 0 for i in range(rows)]),
+            "money": pa.array(list(range(rows)), pa.decimal128(12, 2)),
+            "nothing": pa.nulls(rows),
+        }
+    )
+    pq.write_table(table, "wide.parquet", row_group_size=700)
+    given = pq.read_table("wide.parquet")
+    for out in ("out/wide.parquet", "out/wide"):
+        found, _, _ = joined(invoke, "--stream", "wide.parquet", "--how", "left", "--memory", "16MB", out=out)
+        assert_same_rows(found, reference_join(given, MASTER, "k", "left"))
+        assert pa.types.is_dictionary(found.schema.field("coded").type)
+
+
 def test_page_store_as_master(invoke: Invoke, tmp_path: Path) -> None:
     build_pages(MASTER, tmp_path / "store", on="k", page_rows=16)
     table, _, notices = joined(invoke, "--master", "store")
@@ -205,9 +232,37 @@ def test_store_is_built_once_said_so_and_replaced_when_the_data_changes(invoke: 
     assert_same_rows(table, reference_join(STREAM, other, "k"))
 
 
+def test_auto_stays_with_parquet_for_a_short_stream_and_uses_a_store_that_is_there(invoke: Invoke) -> None:
+    notices = joined(invoke, "--algorithm", "auto", "--memory", "16MB", out="out/1.parquet")[2]
+    assert "page store" not in notices
+    assert not Path("cache").exists()
+    joined(invoke, out="out/2.parquet")
+    table, _, notices = joined(invoke, "--algorithm", "auto", "--memory", "16MB", out="out/3.parquet")
+    assert "auto may use an index; using the page store" in notices
+    assert_same_rows(table, reference_join(STREAM, MASTER, "k"))
+
+
+def test_auto_builds_a_store_where_it_pays_and_says_so(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With costs of a machine on which Parquet is slow to scan and quick to sort."""
+    monkeypatch.setattr("semistream.planner.store._BUILD_PASSES", 1e-6)
+    table, _, notices = joined(invoke, "--algorithm", "auto", "--memory", "16MB")
+    assert "auto: a page store pays: about 0.0 s to build it once" in notices
+    assert "building the page store" in notices
+    assert_same_rows(table, reference_join(STREAM, MASTER, "k"))
+
+
+def test_auto_stays_with_parquet_where_the_disk_has_no_room(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("semistream.planner.store._BUILD_PASSES", 1e-6)
+    monkeypatch.setattr("semistream.cli.master._free_bytes", lambda _: 1000)
+    table, _, notices = joined(invoke, "--algorithm", "auto", "--memory", "16MB")
+    assert "has 1,000 bytes free" in notices
+    assert not Path("cache").exists()
+    assert_same_rows(table, reference_join(STREAM, MASTER, "k"))
+
+
 def test_a_store_that_another_release_built_is_built_again(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as older:
-        older.setattr("semistream.cli.master.FORMAT_VERSION", 0)
+        older.setattr("semistream.cli.store_cache.FORMAT_VERSION", 0)
         joined(invoke, out="out/1.parquet")
     assert "building the page store" in joined(invoke, out="out/2.parquet")[2]
     assert len(list(Path("cache").iterdir())) == 1
@@ -221,7 +276,10 @@ def test_scan_operator_reads_parquet_in_place(invoke: Invoke) -> None:
 def test_summary_for_people(invoke: Invoke) -> None:
     result = invoke(*shlex.split("join --stream s.parquet --master r.parquet --on k --out out/x.parquet"))
     assert result.exit_code == 0
-    assert "rows out" in result.stdout
+    words = " ".join(result.stdout.split())
+    for said in ("algorithm sweepjoin", "how left", "rows out", "rows per second, all in all", "memory allowed 64 MB"):
+        assert said in words
+    assert "asked" not in words
 
 
 # ---------------------------------------------------------------------------------------------- mistakes
@@ -364,6 +422,16 @@ def test_output_that_appears_meanwhile_is_left_alone(tmp_path: Path) -> None:
             output.finish()
     assert [path.name for path in tmp_path.iterdir()] == ["x.parquet"]
     assert (tmp_path / "x.parquet").read_text() == "mine"
+
+
+def test_version(invoke: Invoke) -> None:
+    assert invoke("--version").stdout == f"semistream {semistream.__version__}\n"
+
+
+def test_every_row_of_the_stream_stays_unless_it_is_said_otherwise(invoke: Invoke) -> None:
+    table, counts, _ = joined(invoke)
+    assert counts["how"] == DEFAULT_HOW == "left"
+    assert set(table["n"].to_pylist()) == set(STREAM["n"].to_pylist())
 
 
 def test_it_runs_as_a_program() -> None:

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from semistream import build_pages
+from semistream.algorithms.registry import ALGORITHMS
 from semistream.cli.app import app
 from semistream.cost.profile import SYMBOLS, CostProfile
 from semistream.lab.workloads.relation import KEY, master_table, stream_batches
@@ -37,11 +38,15 @@ def test_explain(data: Path) -> None:
     common = ("--stream", data / "s.parquet", "--master", data / "r", "--on", KEY, "--memory", "400KB")
     text = said("explain", *common)
     assert text.exit_code == 0, text.output
-    for words in ("service rate", "hit rate", "reads per tuple", "longest delay", "runner-up", "a sample of 30,000"):
+    for words in ("tuples per second", "found in the cache", "runner-up", "a sample of 30,000", "for the join alone"):
         assert words in text.output
     printed = json.loads(said("explain", *common, "--algorithm", "cachejoin", "--run", "--json").stdout)
     assert printed["algorithm"] == "cachejoin"
     assert printed["measured"]["tuples"] == 30_000
+    assert "for the join alone" in printed["scope"]
+    # What is said of the whole was measured, and cannot be faster than a part of it.
+    assert 0 < printed["measured"]["whole_rate_per_s"] <= printed["measured"]["service_rate_per_s"]
+    assert "measured as a whole" not in text.output
     assert printed["runner_up"]["why_not"]
     assert abs(printed["stream"]["exponent"] - 1.0) < 0.2
 
@@ -85,6 +90,11 @@ def test_explain_without_an_index(data: Path) -> None:
     common = ("--stream", data / "s.parquet", "--on", KEY, "--memory", "20MB", "--micro-batches", "--json")
     printed = json.loads(said("explain", "--master", data / "r.parquet", *common).stdout)
     assert "sweepjoin" in printed["refused"]
+    text = said("explain", "--master", data / "r.parquet", *common[:-1]).output
+    assert "`semistream join` builds a page store by itself" in text
+    assert text.count("needs an index") == 1
+    assert "semistream master build" in text
+    assert "unsorted, without an index" in text
     refused = said("explain", "--master", data / "r.parquet", *common, "--algorithm", "sweepjoin")
     assert refused.exit_code == 2
     assert "build a page store" in refused.stderr
@@ -107,8 +117,12 @@ def test_auto_joins(data: Path, tmp_path: Path) -> None:
         )
         result = said("join", *words, "--algorithm", "auto", "--json")
         assert result.exit_code == 0, result.output
-        assert json.loads(result.stdout)["rows_in"] == 30_000
-        expected = reference_join(pq.read_table(data / "s.parquet"), pq.read_table(data / "r.parquet"), KEY, "inner")
+        counts = json.loads(result.stdout)
+        assert counts["rows_in"] == 30_000
+        assert counts["asked"] == "auto"
+        assert counts["algorithm"] in ALGORITHMS
+        assert f"auto chose {counts['algorithm']}" in result.stderr
+        expected = reference_join(pq.read_table(data / "s.parquet"), pq.read_table(data / "r.parquet"), KEY)
         assert_same_rows(pq.read_table(out), expected)
 
 
@@ -121,6 +135,9 @@ def test_tune(data: Path, tmp_path: Path) -> None:
     given = ("--master", data / "r", "--stream", data / "s.parquet", "--on", KEY, "--no-runs")
     mine = json.loads(said("tune", "ssbj", *given, *words).stdout)
     assert mine["analytic"]["rate_per_s"] > 0
+    words_for_people = said("tune", "ssbj", *given, *words[:-1]).output
+    for expected in ("by formula", "R in the cache", "rates are for the join alone"):
+        assert expected in words_for_people
     alone = said("tune", "ssbj", "--master", data / "r", *words)
     assert alone.exit_code == 2
     assert "belong together" in alone.stderr

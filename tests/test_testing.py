@@ -44,7 +44,7 @@ def test_reference_join_is_the_sql_join(how: str, kind: str) -> None:
 def test_zeros_and_nans_meet() -> None:
     stream = pa.table({"k": [-0.0, float("nan"), 1.0, None]})
     master = pa.table({"k": [0.0, float("nan"), None], "m": [1, 2, 3]})
-    assert reference_join(stream, master, "k").column("m").to_pylist() == [1, 2]
+    assert reference_join(stream, master, "k", "inner").column("m").to_pylist() == [1, 2]
 
 
 def test_reference_join_takes_batches_names_and_selections() -> None:

@@ -16,6 +16,8 @@ On: TypeAlias = str | Sequence[str] | Mapping[str, str]
 AUTO = "auto"
 DEFAULT_MEMORY = "64MB"
 HOWS = ("inner", "left", "semi", "anti")
+#: Enriching a stream must not lose a row of it unless its owner says so.
+DEFAULT_HOW = "left"
 #: how R is read: through the page cache, past it, or what suits R and the machine
 READS = ("auto", "mapped", "direct")
 _UNITS = {
@@ -34,6 +36,18 @@ _UNITS = {
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0}
 _SECONDS |= {"m": 60.0, "min": 60.0, "minute": 60.0, "minutes": 60.0, "h": 3600.0, "hour": 3600.0, "hours": 3600.0}
 _SECONDS |= {"d": 86400.0, "day": 86400.0, "days": 86400.0}
+
+
+def parse_size(value: str, what: str) -> int:
+    """Bytes of a size that is no budget, and may be 0.
+
+    >>> parse_size("10GB", "--max-size"), parse_size("0", "--max-size")
+    (10000000000, 0)
+    """
+    try:
+        return 0 if re.fullmatch(r"\s*0+\s*[A-Za-z]*\s*", value) else parse_bytes(value)
+    except BudgetError as error:
+        raise ConfigError(str(error).replace("memory=", f"{what} ", 1)) from None
 
 
 def parse_bytes(value: str | int | float) -> int:
@@ -105,7 +119,7 @@ class JoinSpec:
 
     stream_on: tuple[str, ...]
     master_on: tuple[str, ...]
-    how: str = "inner"
+    how: str = DEFAULT_HOW
     select: tuple[str, ...] | None = None
     suffix: str = "_right"
     #: names that differ in case only are the same name
@@ -114,7 +128,7 @@ class JoinSpec:
     @staticmethod
     def make(
         on: On,
-        how: str = "inner",
+        how: str = DEFAULT_HOW,
         select: Sequence[str] | None = None,
         suffix: str = "_right",
         fold_case: bool = False,
@@ -176,7 +190,7 @@ class JoinRequest:
     def make(
         *,
         on: On,
-        how: str = "inner",
+        how: str = DEFAULT_HOW,
         select: Sequence[str] | None = None,
         memory: str | int = DEFAULT_MEMORY,
         algorithm: str | None = None,

@@ -18,7 +18,7 @@ from semistream.engine.protocol import Join
 from semistream.errors import BudgetError
 from semistream.master.base import Bytes, Int64s, Master, PageBlock, PageFile, PageReader, RunRead
 from semistream.planner.open import open_join
-from semistream.spec import On
+from semistream.spec import DEFAULT_HOW, On
 
 __all__ = [
     "FakeClock",
@@ -111,7 +111,7 @@ def reference_join(
     stream: Batches,
     master: pa.Table,
     on: On,
-    how: str = "inner",
+    how: str = DEFAULT_HOW,
     select: Sequence[str] | None = None,
     suffix: str = "_right",
 ) -> pa.Table:
@@ -122,7 +122,7 @@ def reference_join(
 
     >>> stream = pa.table({"k": [1, 2, 2, None], "n": [10, 20, 21, 30]})
     >>> master = pa.table({"k": [2, 2, None], "name": ["b", "B", "?"]})
-    >>> reference_join(stream, master, "k").to_pydict()
+    >>> reference_join(stream, master, "k", how="inner").to_pydict()
     {'k': [2, 2, 2, 2], 'n': [20, 20, 21, 21], 'name': ['b', 'B', 'b', 'B']}
     >>> reference_join(stream, master, "k", how="anti").to_pydict()
     {'k': [1, None], 'n': [10, 30]}

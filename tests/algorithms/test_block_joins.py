@@ -108,7 +108,7 @@ def test_ssij_does_not_cache_a_run_longer_than_what_it_reads_at_once(make_master
 def test_ssij_advances_by_a_join_phase(make_master: MakeMaster) -> None:
     """Without a new tuple those of the input buffer are looked up too, and all that wait are answered."""
     opened = make_master(MASTER, "k", page_rows=PAGE_ROWS)
-    with open_ssij(opened, input_tuples=10) as join:
+    with open_ssij(opened, input_tuples=10, how="inner") as join:
         for keys in ([5, 5000], np.arange(12), [3999]):
             assert list(join.push(stream_of(keys).to_batches()[0])) == []
         assert join.waiting == 15

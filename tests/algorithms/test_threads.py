@@ -248,7 +248,7 @@ def test_nobody_reads_into_a_buffer_that_is_being_loaded(tmp_path: Path) -> None
         pa.table({"key": np.arange(0, 4_000, 2), "n": np.arange(2_000)}), tmp_path / "r", on="key", page_rows=32
     )
     schema = pa.schema({"key": pa.int64()})
-    options = {"buffer_bytes": 1, "stream_schema": schema}
+    options = {"buffer_bytes": 1, "stream_schema": schema, "how": "inner"}
     with open_join("opcachejoin", master=tmp_path / "r", on="key", memory="1MB", **options) as join:
         loads: list[str] = []
         overlaps: list[str] = []

@@ -87,7 +87,7 @@ class Runs:
             warm = BATCH if algorithm == "inlj" else WARM_WITH_SKEW.get(algorithm, WARM) if skew else WARM
         reads = "direct" if direct else "mapped"
         with open_join(
-            algorithm, master=master, on=KEY, memory=memory, stream_schema=STREAM_SCHEMA, reads=reads
+            algorithm, master=master, on=KEY, how="inner", memory=memory, stream_schema=STREAM_SCHEMA, reads=reads
         ) as join:
             _push(join, 0, warm, skew, batch, drained)
             before = copy.copy(join.stats)
@@ -100,7 +100,9 @@ class Runs:
 
 
 def situation_of(master: Master, budget: int, skew: float, direct: bool = False) -> Situation:
-    return Situation.of(master, JoinSpec.make(KEY), STREAM_SCHEMA, budget, zipf(ROWS, skew), batch=BATCH, direct=direct)
+    return Situation.of(
+        master, JoinSpec.make(KEY, "inner"), STREAM_SCHEMA, budget, zipf(ROWS, skew), batch=BATCH, direct=direct
+    )
 
 
 def _push(join: SemiStreamJoin, start: int, tuples: int, skew: float, batch_rows: int, drained: bool) -> None:

@@ -131,7 +131,8 @@ def test_the_plan_of_a_prediction_is_that_of_the_join(
     if form == "parquet":
         pq.write_table(source, tmp_path / "r.parquet", row_group_size=5_000)
         source = tmp_path / "r.parquet"
-    with open_join(algorithm, master=source, on=KEY, memory=budget, stream_schema=STREAM_SCHEMA) as join:
+    given = {"on": KEY, "how": "inner", "memory": budget, "stream_schema": STREAM_SCHEMA}
+    with open_join(algorithm, master=source, **given) as join:
         plan = situation_of(join.master, budget, 1.0).plan(ALGORITHMS[algorithm])
         assert plan == join.plan
         assert plan.r.buffer_bytes(3) == join.plan.r.buffer_bytes(3)

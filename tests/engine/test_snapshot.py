@@ -87,7 +87,7 @@ def test_snapshot_before_the_first_tuple(operator: str, make_master: MakeMaster)
     given_case = case("int64", "one_to_one")
     opened = make_master(given_case.master, "k")
     actual = interrupted(lambda: open_join(operator, on="k", memory="1MB", **opened), [[], given_case.batches])
-    assert_same_rows(actual, given_case.expected("inner"))
+    assert_same_rows(actual, given_case.expected("left"))
 
 
 def test_snapshot_after_drain_holds_no_tuples(operator: str, make_master: MakeMaster) -> None:

@@ -15,6 +15,7 @@ import semistream
 from semistream.engine.join import SemiStreamJoin
 from semistream.loops.resident import fill, resident_keys
 from semistream.parts.generation import Generations
+from semistream.parts.upkeep import Upkeep
 
 _KEYS = 30
 _LIMIT = 120_000
@@ -68,6 +69,21 @@ def _task(build: Callable[[SemiStreamJoin, Generations], None]) -> Callable[[Pat
     return act
 
 
+def _beside(folder: Path) -> None:
+    """The same with builds beside the tasks, as a worker process makes them."""
+    with _sharing(folder) as (join, shared):
+        upkeep = Upkeep(shared)
+        for _ in range(2):
+            upkeep.free()
+            if upkeep.adopt():
+                join.share(shared.current)
+            assert not _joined(join)
+            shared.saw(_STREAM.num_rows)
+            upkeep.look(join.loop.cache)  # type: ignore[arg-type]
+            upkeep.wait()
+        upkeep.close()
+
+
 @cache
 def _reader() -> SemiStreamJoin:
     """One join for all flips of a process."""
@@ -110,5 +126,6 @@ def _nothing(_: Path) -> None:
 SCENARIOS = [
     Scenario("generations: build the first", _nothing, _task(_merge), _goes_on, _read),
     Scenario("generations: build the next", _task(_merge), _task(_merge), _goes_on),
+    Scenario("generations: build beside the tasks", _nothing, _beside, _goes_on),
     Scenario("generations: load all of R", _nothing, _task(_load), _goes_on, _read),
 ]

@@ -8,7 +8,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,8 @@ _BOUND = "import ctypes, os, sys; ctypes.CDLL(None).prctl(24, 1, 0, 0, 0); os.ex
 _PROGRAM = """
 import numpy as np
 from semistream.kernels.raw import address_of, peek_i64
-assert peek_i64(np.array([77]).ctypes.data) == 77
+value = np.array([77])
+assert peek_i64(value.ctypes.data) == 77
 from numba.core import config
 print(sum(peek_i64.stats.cache_hits.values()), config.CACHE_DIR)
 """
@@ -112,8 +115,80 @@ def test_all_kernels_are_compiled_this_way() -> None:
 
 
 def test_an_error_in_a_kernel_is_not_hidden() -> None:
-    with pytest.raises(TypingError):
+    @compiled.njit("int64(int64)", cache=True)
+    def wrong(value: int) -> int:
+        return value + "text"  # type: ignore[operator]
 
-        @compiled.njit("int64(int64)", cache=True)
-        def wrong(value: int) -> int:
-            return value + "text"  # type: ignore[operator]
+    for _ in range(2):
+        with pytest.raises(TypingError):
+            wrong(1)
+
+
+_LAZY = """
+import sys
+import semistream.planner.open, semistream.algorithms.registry
+from semistream.kernels import compiled
+assert "numba" not in sys.modules
+assert not any(kernel._loaded for kernel in compiled._kernels)
+import numpy as np
+from semistream.kernels.raw import peek_i64
+value = np.array([77])
+assert peek_i64(value.ctypes.data) == 77
+assert [kernel.__name__ for kernel in compiled._kernels if kernel._loaded] == ["peek_i64"]
+compiled.load_kernels()
+assert all(kernel._loaded for kernel in compiled._kernels if kernel.has_signature)
+"""
+
+
+def test_a_kernel_is_loaded_when_it_is_called() -> None:
+    """And numba with the first of them; a process whose children share kernels loads all."""
+    subprocess.run([sys.executable, "-c", _LAZY], check=True)
+
+
+def test_threads_that_call_a_kernel_first_at_the_same_time_get_one() -> None:
+    @compiled.njit("int64(int64)", nogil=True)
+    def thrice(value: int) -> int:
+        return 3 * value
+
+    start = threading.Barrier(4)
+
+    def call(value: int) -> tuple[int, object]:
+        start.wait()
+        return thrice(value), thrice.load()
+
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(call, range(4)))
+    assert [value for value, _ in found] == [0, 3, 6, 9]
+    assert len({id(dispatcher) for _, dispatcher in found}) == 1
+
+
+def test_kernels_call_kernels_that_python_never_did() -> None:
+    @compiled.njit("int64(int64)")
+    def inner(value: int) -> int:
+        return value + 1
+
+    @compiled.njit("int64(int64)")
+    def outer(value: int) -> int:
+        return int(inner(value)) * 2
+
+    assert outer(4) == 10
+    assert not inner._can_compile
+    with pytest.raises(TypeError):
+        outer("4")
+
+
+def test_whoever_wants_to_know_is_told_once_that_a_kernel_was_compiled() -> None:
+    told: list[str] = []
+    compiled.when_compiling(lambda: told.append("compiling"))
+
+    @compiled.njit("int64(int64)")
+    def four_times(value: int) -> int:
+        return 4 * value
+
+    @compiled.njit("int64(int64)")
+    def five_times(value: int) -> int:
+        return 5 * value
+
+    assert told == []
+    assert (four_times(1), five_times(1)) == (4, 5)
+    assert told == ["compiling"]

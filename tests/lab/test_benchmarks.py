@@ -44,6 +44,26 @@ def test_operators_are_compared(tmp_path: Path) -> None:
         assert pair in done.stdout, done.stdout + done.stderr
 
 
+def test_joins_on_spark_are_compared_and_written(tmp_path: Path) -> None:
+    save = tmp_path / "spark.json"
+    sizes = ("--rows", "20000", "--batch", "50000", "--memory", "2e6")
+    short = ("--how", "inner", "--warm", "0", "--measured", "1", "--sink", "delta")
+    done = _run("spark.py", *sizes, *short, "--data", str(tmp_path / "data"), "--save", str(save))
+    assert done.returncode == 0, done.stdout + done.stderr
+    (result,) = json.loads(save.read_text())["results"]
+    assert set(result["row_bytes"]) == {name for name in result["rates"] if "," in name} >= {"write inner, delta"}
+    assert set(result["settings"]) == set(result["rates"]) >= {"transport", "sweepjoin inner", "native inner cached"}
+    assert result["settings"]["native inner"]["shuffle partitions"] == "2"
+    assert result["settings"]["native inner"]["driver memory"] == "6g"
+    assert result["settings"]["write inner, delta"]["memory"] == "2 MB"
+    assert result["cached_bytes"]["native inner cached"] > 20_000 * 100
+    assert {"input", "join"} <= set(result["phases"]["write inner, delta"])
+    pairs = {(pair["ours"], pair["theirs"]): pair for pair in result["ratios"]}
+    pair = pairs["write inner, delta", "native inner, Spark's parquet"]
+    assert pair["our_settings"]["R"] == "page store"
+    assert pair["their_settings"]["R"] == "Parquet files"
+
+
 def test_operators_are_compared_by_size_of_batch(tmp_path: Path) -> None:
     sizes = ("--rows", "20000", "--memory", "1MB", "--batch", "500", "--batch", "2000", "--warm", "0.01")
     short = ("--turns", "2", "--seconds", "0.01", "--operators", "sweepjoin,hybridjoin", "--data", str(tmp_path))

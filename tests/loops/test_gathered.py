@@ -146,7 +146,7 @@ def test_kept_tuples_stay_within_their_bytes(tmp_path: Path) -> None:
     rng, memory = np.random.default_rng(5), WIDE_MEMORY
     stream = pa.record_batch({"k": rng.integers(0, 120_000, 4_000), "text": ["y" * 2_000] * 4_000})
     before, most, rows = pa.total_allocated_bytes(), 0, 0
-    with opened(tmp_path / "r", memory, on="k") as join:
+    with opened(tmp_path / "r", memory, on="k", how="inner") as join:
         for joined in join.push(stream):
             rows += joined.num_rows
             most = max(most, pa.total_allocated_bytes() - before)

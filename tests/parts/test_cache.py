@@ -57,6 +57,38 @@ def test_the_rarest_keys_leave_first() -> None:
     assert not {k for k in range(KEYS) if k % 50 < level} & left
 
 
+def test_keys_that_another_cache_has_are_given_up() -> None:
+    cache, table = filled()
+    other, _ = filled()
+    other.evict_least(KEYS // 2)
+    others = set(cached_rows(other)["key"].to_pylist())
+    assert cache.drop_known(other) == len(others)
+    order = [("key", "ascending"), ("text", "ascending")]
+    kept = table.filter(pa.array([key not in others for key in table["key"].to_pylist()]))
+    assert cached_rows(cache).sort_by(order).equals(kept.sort_by(order))
+    assert cache.rows == kept.num_rows == cache.pool.live
+    assert cache.evictions == 0
+
+
+def test_requests_of_the_coldest_keys() -> None:
+    cache, _ = filled()
+    # 80 keys of each count from 0 to 49
+    assert cache.coldest(0) == 0
+    assert cache.coldest(80) == 0
+    assert cache.coldest(200) == 80 * 1 + 40 * 2
+    assert cache.coldest(10**9) == sum(range(50)) * 80
+
+
+def test_how_full_it_is() -> None:
+    cache, _ = filled()
+    assert cache.is_nearly_full
+    cache.evict_least(KEYS // 3)
+    assert not cache.is_nearly_full
+    assert not cache.is_mostly_empty
+    cache.evict_least(KEYS // 2)
+    assert cache.is_mostly_empty
+
+
 def test_compaction_returns_extents_and_moves_every_row() -> None:
     cache, _ = filled(rows_per_key=3)
     cache.evict_least(KEYS * 9 // 10)

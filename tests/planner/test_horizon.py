@@ -231,11 +231,11 @@ def test_explain_says_for_which_state_it_holds(store: Path) -> None:
     with open_join("sweepjoin", master=store, on=KEY, memory=R_BYTES // 10, sample=batch, profile=PROFILE) as join:
         text, values = str(join.explain()), join.explain().to_json()
         assert "predicted over the first 10,000,000 tuples" in text
-        assert f"{values['predicted']['at_rest']['hit_rate']:.1%} hits, after" in text
+        assert f"{values['predicted']['at_rest']['hit_rate']:.1%} found in the cache, after" in text
         assert values["predicted"]["tuples"] == 10_000_000
         list(join.push(batch))
         after = join.explain().to_json()
-        assert "predicted over the first 20,000 tuples, and measured" in str(join.explain())
+        assert "predicted over the first 20,000 tuples, while the cache is young, and measured" in str(join.explain())
     # Beside a run stands what was expected of as many tuples.
     assert after["predicted"]["tuples"] == after["measured"]["tuples"] == 20_000
     assert after["predicted"]["hit_rate"] < after["predicted"]["at_rest"]["hit_rate"] - 0.02

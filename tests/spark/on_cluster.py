@@ -20,9 +20,10 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from tests.spark.cluster import CONF, kill_family, program
+from tests.spark.lakes import read_all
 from tests.spark.queries import started
 
-from semistream.spark import enrich
+from semistream.spark import enrich, write
 from semistream.spark.session import open_session
 
 SCHEMA = "k long, seq long, qty int"
@@ -31,7 +32,11 @@ Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True)
 class Work:
-    """What to run. `queries` are the arguments of `enrich` by name; `mishap` is a function below."""
+    """What to run. `queries` are the arguments of `enrich` by name; `mishap` is a function below.
+
+    A query with a `lake`, the format of one, is written by the tasks that join; its mishap comes before the join, and
+    so when the files are begun.
+    """
 
     master_url: str
     folder: str
@@ -83,7 +88,14 @@ class Program:
 
     def results(self, spark: SparkSession) -> dict[str, pa.Table]:
         """What the queries have written, by name."""
-        return {name: spark.read.parquet(str(self.work.path(f"{name}-out"))).toArrow() for name in self.work.queries}
+
+        def rows(name: str) -> pa.Table:
+            place, lake = self.work.path(f"{name}-out"), self.work.queries[name].get("lake")
+            if lake is not None:
+                return read_all(lake, str(place), place)
+            return spark.read.parquet(str(place)).toArrow()
+
+        return {name: rows(name) for name in self.work.queries}
 
 
 def _once(folder: Path, name: str) -> bool:
@@ -144,8 +156,17 @@ def main(work: Work) -> None:
         for name, arguments in work.queries.items():
             checkpoint = work.path(f"{name}-checkpoint")
             df = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 2).parquet(str(work.path("in")))
+            lake = arguments.get("lake")
+            arguments = {key: value for key, value in arguments.items() if key != "lake"}
             if "max_delay" in arguments:
                 arguments = {**arguments, "checkpoint": checkpoint}
+            if lake is not None:
+                if work.mishap is not None:
+                    df = df.mapInArrow(MISHAPS[work.mishap](work.path("marks"), name), df.schema)
+                df = enrich(df, work.path("r"), on="k", **arguments)
+                place = work.path(f"{name}-out")
+                queries.append(write(df, place, lake, checkpoint=checkpoint, trigger="availableNow"))
+                continue
             df = enrich(df, work.path("r"), on="k", **arguments)
             if work.mishap is not None:
                 df = df.mapInArrow(MISHAPS[work.mishap](work.path("marks"), name), df.schema)

@@ -108,7 +108,7 @@ class Query:
             finally:
                 query.stop()
 
-        _patiently(run)
+        patiently(run)
 
     def begin(self, df: DataFrame) -> StreamingQuery:
         """Start it for good; the files that are there are done."""
@@ -118,7 +118,7 @@ class Query:
             started.append(self.start(df))
             started[-1].processAllAvailable()
 
-        _patiently(run)
+        patiently(run)
         return started[-1]
 
     def rows(self) -> pa.Table:
@@ -157,11 +157,11 @@ def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:
         if failed is not None:
             raise failed
 
-    _patiently(run)
+    patiently(run)
     return queries[-1]
 
 
-def _patiently(run: Callable[[], None]) -> None:
+def patiently(run: Callable[[], None]) -> None:
     """Spark gives the process of a Python source ten seconds to start, which a busy machine may not have."""
     for attempt in range(_STARTS):
         try:

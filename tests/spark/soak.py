@@ -2,9 +2,11 @@
 
     python -m tests.spark.soak                             all combinations, four queries side by side, 100 kills each
     python -m tests.spark.soak ssbj-left --kills 30        one of them
+    python -m tests.spark.soak ssbj-left inlj-inner-delta  two, with a sink of its own for one
     python -m tests.spark.soak --kills 50 --seed 7         fewer kills, at other moments
+    python -m tests.spark.soak --sink delta                written by the workers into Delta tables (parquet, iceberg)
 
-Files -> enrich -> Parquet, one query per combination, four in a program, on a standalone cluster (a master and two
+Files -> enrich -> a sink, one query per combination, four in a program, on a standalone cluster (a master and two
 workers on loopback). While their batches are open, Python workers, executors and the program itself (driver, its JVM
 and the sources' processes at once) are killed with SIGKILL at random moments; a program that was killed is started
 again from the checkpoints. R gets new versions meanwhile. `test_kills.py` runs a few kills of two combinations.
@@ -32,11 +34,13 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from tests.spark.cluster import CONF, Cluster, cluster, kill_family, program
+from tests.spark.lakes import catalog, read_all
 from tests.spark.queries import started
 
 import semistream
 from semistream.lab.workloads.relation import master_batches, stream_batches
-from semistream.spark import enrich
+from semistream.lake.table import FORMATS
+from semistream.spark import enrich, write
 from semistream.spark.session import open_session
 from semistream.testing import as_multiset, reference_join
 
@@ -46,6 +50,8 @@ COMBINATIONS = [
 ]
 #: these carry tuples over from batch to batch
 DELAYS = {"ssbj": "4s", "meshjoin": "4s"}
+#: of a query whose rows Spark writes itself
+OWN_SINK = "spark"
 KINDS = ("worker", "executor", "driver")
 #: how often each is killed: what comes back quickly, most
 SHARES = (0.76, 0.19, 0.05)
@@ -61,7 +67,10 @@ _KILLS_PER_VERSION = 10
 
 @dataclass(frozen=True)
 class Run:
-    """Some queries over the same files: where these are, and which joins ("ssbj-left") the queries do."""
+    """Some queries over the same files: where these are, and which joins the queries do.
+
+    "ssbj-left" is written by Spark's own Parquet sink, "ssbj-left-delta" by the workers, into a lake of that format.
+    """
 
     folder: str
     master_url: str
@@ -79,8 +88,14 @@ class Run:
         table = pa.Table.from_batches(master_batches(N_KEYS, 1, repeat=True)).select(COLUMNS)
         return table.append_column("version", pa.array(np.full(table.num_rows, version)))
 
+    def table(self, name: str) -> str:
+        """Where the query of that name writes, or what its table is called."""
+        return "db.out" if parts(name)[2] == "iceberg" else str(self.path(name) / "out")
+
     def prepare(self) -> None:
         self.path("in").mkdir(parents=True)
+        for name in self.joins:
+            self.path(name).mkdir()
         self.new_version(1)
 
     def new_version(self, version: int) -> None:
@@ -115,6 +130,12 @@ class Run:
         return [name for name, number in self.begun().items() if number > committed[name]]
 
 
+def parts(name: str) -> tuple[str, str, str]:
+    """Algorithm, kind of join and sink of a query."""
+    algorithm, how, *sink = name.split("-")
+    return algorithm, how, sink[0] if sink else OWN_SINK
+
+
 def _newest(folder: Path) -> int:
     """The number of batches in one of Spark's logs, of which it keeps the last hundred."""
     numbers = [int(path.name) for path in folder.glob("*") if path.name.isdigit()] if folder.is_dir() else []
@@ -141,7 +162,7 @@ def query(run: Run, finish: bool) -> None:
 
 
 def _start(spark: SparkSession, run: Run, name: str, finish: bool) -> StreamingQuery:
-    algorithm, how = name.split("-")
+    algorithm, how, sink = parts(name)
     delay, checkpoint = DELAYS.get(algorithm), run.path(name) / "checkpoint"
     df = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(run.path("in")))
     joined = enrich(
@@ -154,7 +175,11 @@ def _start(spark: SparkSession, run: Run, name: str, finish: bool) -> StreamingQ
         max_delay=delay,
         checkpoint=checkpoint if delay else None,
     )
-    writer = joined.writeStream.format("parquet").option("path", str(run.path(name) / "out"))
+    if sink != OWN_SINK:
+        where = {"catalog": catalog(run.path(name))} if sink == "iceberg" else {}
+        trigger = "availableNow" if finish else None
+        return write(joined, run.table(name), sink, checkpoint=checkpoint, trigger=trigger, **where)
+    writer = joined.writeStream.format("parquet").option("path", run.table(name))
     writer = writer.option("checkpointLocation", str(checkpoint))
     return (writer.trigger(availableNow=True) if finish else writer).start()
 
@@ -295,8 +320,11 @@ class Verdict:
 
 def verify(spark: SparkSession, run: Run, name: str) -> Verdict:
     """Compare the sink of a query with the join, row by row."""
-    how = name.split("-")[1]
-    rows = spark.read.parquet(str(run.path(name) / "out")).toArrow()
+    _, how, sink = parts(name)
+    if sink == OWN_SINK:
+        rows = spark.read.parquet(run.table(name)).toArrow()
+    else:
+        rows = read_all(sink, run.table(name), run.path(name))
     got = as_multiset(rows.drop_columns(["version"]))
     wanted = as_multiset(reference_join(run.stream(run.files()), run.master(1), "k", how).drop_columns(["version"]))
     wrong = sum(count for row, count in got.items() if row not in wanted)
@@ -362,13 +390,17 @@ def main() -> None:
     parser.add_argument("combinations", nargs="*", help="such as ssbj-left")
     parser.add_argument("--kills", type=int, default=100, help="in each program (100)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--sink", choices=[OWN_SINK, *FORMATS], default=OWN_SINK, help="what is written (spark)")
     parser.add_argument("--run", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.run:
         arguments = json.loads(options.run)
         query(Run(**arguments["run"]), arguments["finish"])
         return
-    if not soak([options.combinations] if options.combinations else COMBINATIONS, options.kills, options.seed):
+    chosen = [options.combinations] if options.combinations else COMBINATIONS
+    if options.sink != OWN_SINK:
+        chosen = [[f"{name}-{options.sink}" for name in names] for names in chosen]
+    if not soak(chosen, options.kills, options.seed):
         sys.exit(1)
 
 

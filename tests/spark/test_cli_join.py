@@ -6,16 +6,23 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from semistream import build_pages
 from semistream.cli.output import ParquetOutput
 from semistream.errors import ConfigError, SchemaError
+from semistream.lake.files import WrittenFile
+from semistream.lake.target import Target
+from semistream.planner.policy import Policy
+from semistream.spark import job
+from semistream.spark.enrichment import Placement, enrich_by
 from semistream.spark.job import join_files
+from semistream.spark.lake import write_files
 from semistream.spec import JoinRequest
 from semistream.testing import assert_same_rows, reference_join
 
@@ -42,7 +49,9 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def joined(spark: SparkSession, data: Path, out: str, how: str = "inner", stream: str = "s") -> dict[str, float]:
+def joined(
+    spark: SparkSession, data: Path, out: str, how: str = "inner", stream: str = "s", algorithm: str = "sweepjoin"
+) -> dict[str, float]:
     """What the command does, in a session that is already there."""
     if not (data / "store").exists():
         build_pages(MASTER, data / "store", on="k", page_rows=16)
@@ -53,7 +62,7 @@ def joined(spark: SparkSession, data: Path, out: str, how: str = "inner", stream
             data / stream,
             data / "store",
             folder,
-            JoinRequest.make(on="k", how=how, memory=8_000_000, algorithm="sweepjoin"),
+            JoinRequest.make(on="k", how=how, memory=8_000_000, algorithm=algorithm),
         )
         output.take_over(folder)
     return values
@@ -69,9 +78,38 @@ def test_how(spark: SparkSession, data: Path, how: str) -> None:
     assert sorted(path.name for path in data.iterdir()) == ["out.parquet", "r.parquet", "s", "store"]
 
 
+def test_auto_plans_for_the_length_of_the_stream(
+    spark: SparkSession, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Policy] = []
+
+    def watched(df: DataFrame, master: Path, request: JoinRequest, where: Placement, policy: Policy) -> DataFrame:
+        given.append(policy)
+        return enrich_by(df, master, request, where, policy)
+
+    monkeypatch.setattr(job, "enrich_by", watched)
+    joined(spark, data, "out.parquet", algorithm="auto")
+    assert [policy.horizon for policy in given] == [STREAM.num_rows]
+    assert_same_rows(pq.read_table("out.parquet"), reference_join(STREAM, MASTER, "k", "inner"))
+
+
+def test_a_file_of_a_task_that_was_killed_is_not_taken(
+    spark: SparkSession, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: Any) -> list[WrittenFile]:
+        files = write_files(*arguments)
+        target: Target = arguments[2]
+        pq.write_table(MASTER, Path(target.folder) / "part-of-a-killed-task.parquet")
+        return files
+
+    monkeypatch.setattr(job, "write_files", interrupted)
+    joined(spark, data, "out")
+    assert_same_rows(pq.read_table("out"), reference_join(STREAM, MASTER, "k", "inner"))
+
+
 def test_folder(spark: SparkSession, data: Path) -> None:
     joined(spark, data, "out")
-    assert_same_rows(pq.read_table("out"), reference_join(STREAM, MASTER, "k"))
+    assert_same_rows(pq.read_table("out"), reference_join(STREAM, MASTER, "k", "inner"))
     parts = sorted(path.name for path in (data / "out").iterdir())
     assert parts == [f"part-{number:05d}.parquet" for number in range(len(parts))]
     assert sorted(path.name for path in data.iterdir()) == ["out", "r.parquet", "s", "store"]
@@ -81,7 +119,7 @@ def test_folder(spark: SparkSession, data: Path) -> None:
 def test_an_empty_stream_gives_the_columns(spark: SparkSession, data: Path, out: str) -> None:
     pq.write_table(STREAM.slice(0, 0), "none.parquet")
     values = joined(spark, data, out, stream="none.parquet")
-    assert_same_rows(pq.read_table(out), reference_join(STREAM.slice(0, 0), MASTER, "k"))
+    assert_same_rows(pq.read_table(out), reference_join(STREAM.slice(0, 0), MASTER, "k", "inner"))
     assert values["rows_out"] == 0
 
 

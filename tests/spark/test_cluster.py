@@ -85,7 +85,7 @@ def test_tasks_that_run_again(
     stream: pa.Table,
 ) -> None:
     """The first attempt has given all its rows, and left its record, when the second one begins."""
-    queries = {"carrying": CARRYING, "key": BY_KEY}
+    queries = {"carrying": CARRYING, "key": BY_KEY, "lake": {**PLAIN, "lake": "delta"}}
     with Program(Work(on.url, str(folder), queries, mishap.__name__, conf)) as running:
         running.finish()
         happened = sorted(path.name for path in (folder / "marks").iterdir())

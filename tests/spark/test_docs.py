@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from tests.docs.pages import NAMES, blocks
@@ -32,3 +33,6 @@ def test_blocks_run(name: str, spark: SparkSession, tmp_path: Path, monkeypatch:
         query.stop()
     rows = spark.read.parquet(f"{tmp_path}/enriched").orderBy("order_id").collect()
     assert [tuple(row) for row in rows] == [(1, 7, "Ann"), (2, 8, None)]
+    if "lake" in names:
+        kept = DeltaTable(tmp_path / "lake" / "orders").to_pyarrow_table()
+        assert kept.to_pylist() == [{"order_id": 1, "name": "Ann"}]

@@ -12,7 +12,7 @@ from tests.spark.soak import Run, Tormentor, verify
 def test_kill_9(spark: SparkSession, tmp_path: Path) -> None:
     deaths = ["worker", "executor", "driver"]
     with cluster(tmp_path / "cluster") as on:
-        run = Run(str(tmp_path / "run"), on.url, ["sweepjoin-left", "ssbj-inner"])
+        run = Run(str(tmp_path / "run"), on.url, ["sweepjoin-left", "ssbj-inner-parquet", "sweepjoin-inner-delta"])
         run.prepare()
         account = Tormentor(run, on, seed=7).torment(deaths)
     assert dict(account.kills) == {"worker": 1, "executor": 1, "driver": 1}

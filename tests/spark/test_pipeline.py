@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyspark
 import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
@@ -25,7 +27,7 @@ from semistream import build_pages
 from semistream.cli.app import app
 from semistream.spark import pipeline as module
 from semistream.spark.pipeline import Pipeline, PipelineError, Secrets, as_written, read_pipeline
-from semistream.spark.query import Totals, build, explained, follow, start
+from semistream.spark.query import Totals, build, explained, follow, start, writing
 from semistream.spec import JoinRequest
 from semistream.testing import assert_same_rows, reference_join
 
@@ -195,6 +197,80 @@ def test_a_failure_in_a_worker_is_told_in_its_own_words(spark: SparkSession, fol
     assert "Traceback" not in str(error.value)
 
 
+LAKES = {
+    "parquet": "",
+    "delta": "compact = false",
+    "iceberg": """file_size = "1MB"\n[sink.options.catalog]\ntype = "sql"\nuri = "sqlite:///{folder}/c.db"
+warehouse = "file://{folder}/warehouse"\nname = "tests"\n""",
+}
+
+
+@pytest.mark.parametrize("format", LAKES)
+def test_workers_write_a_lake(spark: SparkSession, folder: Path, format: str) -> None:
+    path = "db.t" if format == "iceberg" else str(folder / "lake")
+    options = LAKES[format].format(folder=folder)
+    text = FILE.replace('"parquet"\npath = "out"', f'"{format}"\npath = "{path}"\n[sink.options]\n{options}')
+    given = pipeline(folder, text)
+    assert writing(given, build(spark, given)).how.startswith(
+        f"workers write {format} to {path}: join and write are one"
+    )
+    totals = ran(spark, given)
+    assert (totals.batches, totals.rows_in, totals.rows_out) == (3, 600, 600)
+    if format == "iceberg":
+        catalog = {key.removeprefix("catalog."): value for key, value in given.sink.options.items() if "." in key}
+        rows = load_catalog(**catalog).load_table(path).scan().to_arrow()
+    else:
+        rows = (
+            ds.dataset(path, format="parquet").to_table()
+            if format == "parquet"
+            else DeltaTable(path).to_pyarrow_table()
+        )
+    assert_same_rows(pa.table(rows), reference_join(ORDERS, PRODUCTS, "sku", "left"))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (('format = "parquet"', 'format = "json"'), "workers write parquet, delta, iceberg"),
+        (('path = "out"', 'path = "out"\nmode = "update"'), "the mode is update"),
+        (('path = "out"', 'path = "out"\noptions = { compression = "zstd" }'), "the option compression"),
+        (('format = "parquet"\npath = "out"', 'format = "iceberg"\npath = "db.t"'), "need the option catalog"),
+        (('path = "out"', 'path = "s3a://bucket/out"'), "mounted"),
+        (('path = "out"', 'path = "out"\nwriter = "spark"'), 'writer = "spark"'),
+    ],
+)
+def test_spark_writes_what_workers_cannot(spark: SparkSession, folder: Path, change: tuple[str, str], why: str) -> None:
+    given = pipeline(folder, FILE.replace(*change))
+    found = writing(given, spark.range(1))
+    assert not found.by_workers
+    assert why in found.how
+
+
+def test_a_pipeline_goes_on_with_the_sink_it_began_with(spark: SparkSession, folder: Path) -> None:
+    """Rows that Spark's sink has, and whose batch is not committed, must not be written by workers again."""
+    late = folder / "in" / "4.json"
+    late.rename(folder / "4.json")
+    ran(spark, pipeline(folder, FILE.replace('path = "out"', 'path = "out"\nwriter = "spark"')))
+    (folder / "4.json").rename(late)
+    given = pipeline(folder)
+    assert "_spark_metadata" in writing(given, build(spark, given)).how
+    moved = pipeline(folder, FILE.replace('path = "out"', 'path = "elsewhere"'))
+    assert "was begun with Spark's own sink" in writing(moved, build(spark, moved)).how
+    forced = pipeline(folder, FILE.replace('path = "out"', f'path = "{folder}/other"\nwriter = "workers"'))
+    with pytest.raises(PipelineError, match="a sink of Spark's"), explained(forced):
+        start(forced, build(spark, forced))
+    ran(spark, given)
+    assert_same_rows(written(folder), reference_join(ORDERS, PRODUCTS, "sku", "left"))
+
+
+def test_what_workers_began_is_not_continued_by_spark(spark: SparkSession, folder: Path) -> None:
+    ran(spark, pipeline(folder))
+    for change in ('writer = "spark"', 'options = { compression = "zstd" }'):
+        given = pipeline(folder, FILE.replace('path = "out"', f'path = "out"\n{change}'))
+        with pytest.raises(PipelineError, match="was begun with workers that write"), explained(given):
+            start(given, build(spark, given))
+
+
 def test_stop_ends_the_query(spark: SparkSession, folder: Path) -> None:
     given = pipeline(folder, FILE.replace('trigger = "availableNow"', 'trigger = "1s"'))
     stop = threading.Event()
@@ -241,6 +317,7 @@ def test_the_command_ends_in_good_order_and_keeps_its_secrets(folder: Path) -> N
     assert_same_rows(written(folder), reference_join(ORDERS, PRODUCTS, "sku", "left"))
     # A first run says before that it compiles.
     assert "\n${PASSWORD}: batch 0 | 240 rows" in "\n" + err
+    assert "\n${PASSWORD}: workers write parquet to out: join and write are one pass: enrich(" in "\n" + err
     assert SECRET not in out + err
 
 
@@ -270,6 +347,9 @@ MISTAKES = {
     "delay that is none": (('on = "sku"', 'on = "sku"\nmax_delay = "soon"'), "'soon' is not a duration"),
     "no source": (("[source]", "[spark.conf]"), "there is no table [source]"),
     "no format": (('format = "json"', ""), "[source] has no format"),
+    "no such writer": (('path = "out"', 'path = "out"\nwriter = "me"'), "allowed are workers, spark"),
+    "workers cannot": (('format = "parquet"', 'format = "json"\nwriter = "workers"'), "cannot write json"),
+    "workers append": (('path = "out"', 'path = "out"\nmode = "update"\nwriter = "workers"'), "no mode 'update'"),
     "no path": (('path = "in"', ""), "names no path"),
     "no schema": (("schema =", "#"), 'add schema = "column type'),
     "sink without path": (('path = "out"', ""), "[sink] writes parquet files but names no path"),
@@ -430,8 +510,11 @@ def test_the_documented_pipeline_can_be_read(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("ORDERS_PASSWORD", SECRET)
     monkeypatch.delenv("BROKERS", raising=False)
     text = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
-    (example,) = re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)
+    example, sink = re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)
     given = pipeline(tmp_path, example)
+    lake = pipeline(tmp_path, re.sub(r"\[sink\].*?(?=\[spark\])", sink, example, flags=re.DOTALL)).sink
+    assert (lake.format, lake.path) == ("iceberg", "sales.orders")
+    assert list(lake.options) == ["catalog.type", "catalog.uri", "catalog.warehouse"]
     assert given.source.options["kafka.bootstrap.servers"] == "localhost:9092"
     assert SECRET in given.source.options["kafka.sasl.jaas.config"]
     assert SECRET not in json.dumps(as_written(given))

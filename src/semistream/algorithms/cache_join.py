@@ -17,7 +17,7 @@ Cost:   c_loop = c_I/O(d) + d·(c_H + c_F) + w_S·(c_O + c_E + c_S + c_A) + w_N�
 >>> with open_join("cachejoin", master=pa.table({"k": [1, 2], "v": [10, 20]}), on="k", memory="1MB") as join:
 ...     rows = [*join.push(pa.record_batch({"k": [2, 7]})), *join.drain()]
 >>> pa.Table.from_batches(rows).to_pydict()
-{'k': [2], 'v': [20]}
+{'k': [2, 7], 'v': [20, None]}
 
 Paper: sscj2013 (M. A. Naeem, G. Weber, G. Dobbie, C. Lutteroth, "SSCJ: a semi-stream cache join using a
 front-stage cache module", DaWaK 2013), section 4.

@@ -15,7 +15,7 @@ Cost:   c_loop = c_I/O(d) + d·c_H + w_S·(c_S + c_A + c_O + c_E).
 >>> with open_join("hybridjoin", master=pa.table({"k": [1, 2], "v": [10, 20]}), on="k", memory="1MB") as join:
 ...     rows = [*join.push(pa.record_batch({"k": [2, 7]})), *join.drain()]
 >>> pa.Table.from_batches(rows).to_pydict()
-{'k': [2], 'v': [20]}
+{'k': [2, 7], 'v': [20, None]}
 
 Paper: hybridjoin2011 (M. A. Naeem, G. Dobbie, G. Weber, "HYBRIDJOIN for near-real-time data warehousing", IJDWM
 2011); described in sscj2013, section 3.

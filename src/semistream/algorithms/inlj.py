@@ -16,7 +16,7 @@ Cost:   c_loop = w_S·(c_I/O(v_P) + c_L + c_S + c_O), one read per tuple.
 >>> with open_join("inlj", master=pa.table({"k": [1, 2], "v": [10, 20]}), on="k", memory="1MB") as join:
 ...     rows = list(join.push(pa.record_batch({"k": [2, 7, 2]})))
 >>> pa.Table.from_batches(rows).to_pydict()
-{'k': [2, 2], 'v': [20, 20]}
+{'k': [2, 2, 7], 'v': [20, 20, None]}
 >>> join.stats.reads
 3
 

@@ -17,7 +17,7 @@ Cost:   c_loop = c_I/O(b) + b·c_H + w·(c_S + c_A + c_O + c_E).
 >>> with open_join("meshjoin", master=parts, on="part", memory="1MB") as join:
 ...     rows = [*join.push(pa.record_batch({"part": [2, 9]})), *join.drain()]
 >>> pa.Table.from_batches(rows).sort_by("supplier").to_pydict()
-{'part': [2, 2], 'supplier': ['b', 'c']}
+{'part': [2, 2, 9], 'supplier': ['b', 'c', None]}
 
 Paper: meshjoin2008 (N. Polyzotis et al., "Meshing streaming updates with persistent data in an active data
 warehouse", TKDE 2008); described in ssbj2019, section 2.2.

@@ -17,7 +17,7 @@ Cost:   that of P-CACHEJOIN with half of c_I/O(d_B).
 >>> with open_join("opcachejoin", master=pa.table({"k": [1, 2], "v": [10, 20]}), on="k", memory="1MB") as join:
 ...     rows = [*join.push(pa.record_batch({"k": [2, 7]})), *join.drain()]
 >>> pa.Table.from_batches(rows).to_pydict()
-{'k': [2], 'v': [20]}
+{'k': [2, 7], 'v': [20, None]}
 
 Paper: opcachejoin2020, as P-CACHEJOIN.
 """

@@ -28,7 +28,7 @@ Cost:   c_loop = c_I/O(k·v_P) + d·c_H + w_S·(c_O + c_E + c_S + c_A) + w_N·(c
 >>> with open_join("oxhybridjoin", master=parts, on="k", memory="1MB") as join:
 ...     rows = [*join.push(pa.record_batch({"k": [2, 7]})), *join.drain()]
 >>> pa.Table.from_batches(rows).to_pydict()
-{'k': [2], 'v': [20]}
+{'k': [2, 7], 'v': [20, None]}
 
 Paper: oxhybridjoin2012 (M. A. Naeem, G. Dobbie, G. Weber, "Optimised X-HYBRIDJOIN for near-real-time data
 warehousing", ADC 2012), section 4.

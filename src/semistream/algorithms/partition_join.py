@@ -22,7 +22,7 @@ Cost:   c_loop = c_I/O(partition) + w·(c_H + c_A) + w_N·c_O + w_S·(c_H + c_O 
 >>> with open_join("partitionjoin", master=master, on="k", memory="1MB") as join:
 ...     rows = [*join.push(pa.record_batch({"k": [2, 7]})), *join.drain()]
 >>> pa.Table.from_batches(rows).to_pydict()
-{'k': [2], 'v': [20]}
+{'k': [2, 7], 'v': [20, None]}
 
 Paper: partitionjoin2009 (A. Chakraborty, A. Singh, "A partition-based approach to support streaming updates
 over persistent data in an active datawarehouse", IPDPS 2009); described in ssbj2019, section 2.3.

@@ -18,7 +18,7 @@ the two phases side by side.
 >>> with open_join("pcachejoin", master=pa.table({"k": [1, 2], "v": [10, 20]}), on="k", memory="1MB") as join:
 ...     rows = [*join.push(pa.record_batch({"k": [2, 7]})), *join.drain()]
 >>> pa.Table.from_batches(rows).to_pydict()
-{'k': [2], 'v': [20]}
+{'k': [2, 7], 'v': [20, None]}
 
 Paper: opcachejoin2020 (M. A. Naeem, E. Mehmood, M. G. A. Malik, N. Jamil, "Optimizing semi-stream CACHEJOIN for
 near-real-time data warehousing", JDM 2020).

@@ -1,14 +1,15 @@
-"""Every algorithm, one line each."""
+"""Every algorithm, one line each. A file is imported when its algorithm is asked for: a join runs one of them."""
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator, MutableMapping
 from importlib import import_module
 
 from semistream.engine.algorithm import Algorithm
 from semistream.errors import UnknownAlgorithmError
 
-#: the files of this package, in the order in which algorithms are listed
+#: the files of this package, in the order in which algorithms are listed; without underscores they are their names
 _FILES = (
     "inlj",
     "ordered_join",
@@ -28,17 +29,45 @@ _FILES = (
 )
 
 
-def _described(file: str) -> Algorithm:
-    found: Algorithm = import_module(f"semistream.algorithms.{file}").ALGORITHM
-    return found
+class _Registry(MutableMapping[str, Algorithm]):
+    """Records by name, in order; others may be added."""
+
+    def __init__(self) -> None:
+        self._files = {file.replace("_", ""): file for file in _FILES}
+        self._records: dict[str, Algorithm | None] = dict.fromkeys(self._files)
+
+    def __getitem__(self, name: str) -> Algorithm:
+        found = self._records[name]
+        if found is None:
+            found = import_module(f"semistream.algorithms.{self._files[name]}").ALGORITHM
+            assert found.name == name, f"the file of {found.name} must be called like it"
+            self._records[name] = found
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._records
+
+    def __setitem__(self, name: str, record: Algorithm) -> None:
+        self._records[name] = record
+
+    def __delitem__(self, name: str) -> None:
+        del self._records[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
 
 
-ALGORITHMS: dict[str, Algorithm] = {each.name: each for each in map(_described, _FILES)}
+ALGORITHMS: MutableMapping[str, Algorithm] = _Registry()
 
 
 def resolve(name: str) -> Algorithm:
     """The algorithm of a name or alias; an unknown name is answered with its neighbours."""
     wanted = str(name).lower().replace("-", "").replace("_", "")
+    if wanted in ALGORITHMS:
+        return ALGORITHMS[wanted]
     known = {alias: each for each in ALGORITHMS.values() for alias in (each.name, *each.aliases)}
     if wanted in known:
         return known[wanted]

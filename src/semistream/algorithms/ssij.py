@@ -19,7 +19,7 @@ Cost:   c_loop = w·(c_H + c_A) + w_N·c_O + blocks·c_I/O(v_P) + w_S·(c_H + c_
 >>> with open_join("ssij", master=pa.table({"k": [1, 2], "v": [10, 20]}), on="k", memory="1MB") as join:
 ...     rows = [*join.push(pa.record_batch({"k": [2, 7]})), *join.drain()]
 >>> pa.Table.from_batches(rows).to_pydict()
-{'k': [2], 'v': [20]}
+{'k': [2, 7], 'v': [20, None]}
 
 Paper: ssij2011 (M. A. Bornea, A. Deligiannakis, Y. Kotidis, V. Vassalos, "Semi-streamed index join for
 near-real time execution of ETL transformations", ICDE 2011); described in ssbj2019, section 2.3.

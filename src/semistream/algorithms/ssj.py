@@ -18,7 +18,7 @@ Cost:   c_loop = c_I/O(k·v_P) + d·(c_H + c_F) + w_S·(c_O + c_E + c_S + c_A) +
 >>> with open_join("ssj", master=pa.table({"k": [1, 2], "v": [10, 20]}), on="k", memory="1MB") as join:
 ...     rows = [*join.push(pa.record_batch({"k": [2, 7]})), *join.drain()]
 >>> pa.Table.from_batches(rows).to_pydict()
-{'k': [2], 'v': [20]}
+{'k': [2, 7], 'v': [20, None]}
 
 Paper: ssj2014 (M. A. Naeem, N. Jamil, "An efficient stream-based join to process end user transactions in
 real-time data warehousing", JDIM 2014), section 4.

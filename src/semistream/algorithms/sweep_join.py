@@ -20,7 +20,7 @@ Cost:   c_batch = w·(c_S + c_H + c_O) + keys·c_L + c_I/O(pages the misses need
 >>> with open_join("sweepjoin", master=pa.table({"k": [1, 2], "v": [10, 20]}), on="k", memory="1MB") as join:
 ...     rows = list(join.push(pa.record_batch({"k": [2, 7]})))
 >>> pa.Table.from_batches(rows).to_pydict()
-{'k': [2], 'v': [20]}
+{'k': [2, 7], 'v': [20, None]}
 
 Paper: none; the admission follows tinylfu2017 (G. Einziger, R. Friedman, B. Manes, "TinyLFU: a highly efficient
 cache admission policy", ACM TOS 2017), the composition the cache inequality of ssbj2019.
@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -116,7 +116,8 @@ class SweepPlan(Plan[Options]):
 
 def plan(r: MasterFacts, s: StreamFacts, budget: int, options: Options) -> SweepPlan:
     """Nearly all is the cache's; misses need disk buffers, and room to be gathered in."""
-    division = divide(r, budget, options, reading_needs(r, budget, options.buffer_bytes, share=0.05))
+    needs = reading_needs(r, budget, options.buffer_bytes, share=0.05)
+    division = divide(r, budget, options, replace(needs, long_chunks=not r.direct))
     spare, gathering = division.tables, None
     arena = arena_within(budget, spare, r.row_slot)
     resident = fits(r, spare - arena.table_bytes)
@@ -165,7 +166,7 @@ class AdmittingSweep:
         self._work, self._cache = work, cache
         self._pages = PageGroups(work, plan.r.direct, plan.options.gap_bytes, plan.division.buffers)
         self.sketch = FrequencySketch(_counters(plan.keys), plan.keys * _WINDOW_PER_KEY)
-        #: count of the most frequent key that had to leave last; 0 until the cache was full once
+        #: count of the most frequent key that had to leave last; 0 while the cache takes all keys
         self._level = 0
         self._tuples = 0
         work.budget.hold("frequency sketch", self.sketch.bytes_held)
@@ -180,6 +181,9 @@ class AdmittingSweep:
         return self.join_parts(self._work.output.of_chunk(chunk), [(chunk.codes[ids], ids)])
 
     def join_parts(self, tuples: Tuples, parts: Iterable[Part]) -> Iterator[pa.RecordBatch]:
+        if self._level and self._cache.is_mostly_empty:
+            # Keys have left for a cache in front of this one: there is room for all again.
+            self._level = 0
         sweep = Sweep(self._work, self._pages, tuples, parts)
         with closing(sweep.groups()) as groups:
             for group in groups:

@@ -29,7 +29,7 @@ Cost:   c_loop = c_I/O(d) + 2·d·c_H + w_S·(c_S + c_A + c_O + c_E).
 >>> with open_join("xhybridjoin", master=parts, on="k", memory="1MB") as join:
 ...     rows = [*join.push(pa.record_batch({"k": [2, 7]})), *join.drain()]
 >>> pa.Table.from_batches(rows).to_pydict()
-{'k': [2], 'v': [20]}
+{'k': [2, 7], 'v': [20, None]}
 
 Paper: xhybridjoin2011 (M. A. Naeem, G. Dobbie, G. Weber, "X-HYBRIDJOIN for near-real-time data warehousing",
 BNCOD 2011); described in oxhybridjoin2012, section 3.

@@ -13,8 +13,10 @@ import os
 
 POOL_VARIABLE = "ARROW_DEFAULT_MEMORY_POOL"
 #: glibc's numbers for arenas, and for how large a block is mapped by itself and how much free memory stays. Left alone,
-#: the last two grow with what is freed, and buffers of a megabyte then leave holes in the heap.
-_SETTINGS = {-8: 2, -3: 512 << 10, -1: 8 << 20}
+#: the last two grow with what is freed. The Parquet writer needs buffers of a megabyte again and again, and a row group
+#: of 16 MB comes and goes: blocks and a heap that are returned each time cost a page fault per 4 KB when they are taken
+#: again, in sum as long as a third of the join.
+_SETTINGS = {-8: 2, -3: 16 << 20, -1: 32 << 20}
 
 
 def use_system_allocator() -> None:

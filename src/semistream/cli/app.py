@@ -13,10 +13,13 @@ import typer
 from rich.console import Console
 
 from semistream.cli.algorithms import algorithms
+from semistream.cli.build import build
+from semistream.cli.cache import cache
 from semistream.cli.calibrate import calibrate
 from semistream.cli.carry import app as carry
 from semistream.cli.explain import explain
 from semistream.cli.join import join
+from semistream.cli.lake import app as lake
 from semistream.cli.notices import compile_notice, notes, reported, spark_wanted
 from semistream.cli.reproduce import reproduce
 from semistream.cli.run import run
@@ -32,8 +35,20 @@ def main() -> None:
     app(prog_name="semistream")
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from semistream import __version__
+
+        typer.echo(f"semistream {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and end.")
+    ] = False,
+) -> None:
     """Join a fast stream with master data too large for memory, exactly and inside a byte budget."""
 
 
@@ -41,18 +56,30 @@ def _root() -> None:
 for _command in (algorithms, join, run, explain, calibrate, tune, reproduce):
     app.command()(_command)
 app.add_typer(carry, name="carry")
+store.command()(build)
+app.add_typer(lake, name="lake")
 app.add_typer(store, name="master")
+app.add_typer(cache, name="cache")
 
 
 @app.command()
 def demo(
-    rows: Annotated[int, typer.Option(help="Sales; customers and products are fewer in proportion.")] = 600_000,
+    rows: Annotated[int, typer.Option(help="Sales; customers and products are twice as many.")] = 1_200_000,
     keep: Annotated[Path | None, typer.Option(metavar="DIR", help="A new folder for all data, to be kept.")] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Where the picture goes (else into DIR, or a new temporary file that stays)."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with the figures.")] = False,
 ) -> None:
-    """Load a retailer's sales into a warehouse with Spark and check the result against Spark's own join."""
+    """Load a retailer's sales on Spark, by semistream and by Spark's own join: rates, lag, memory, and a picture.
+
+    The table that semistream writes, a Delta table if deltalake is installed, is checked against Spark's own join.
+    """
     with reported():
         with compile_notice(), spark_wanted("`semistream demo`"):
             from semistream.lab.demo.demo import run as run_demo
-        right = run_demo(Console(), notes, rows=rows, keep=keep, as_json=as_json)
+        right = run_demo(Console(), notes, rows=rows, keep=keep, picture=picture, as_json=as_json)
     raise typer.Exit(0 if right else 1)

@@ -12,6 +12,31 @@ from semistream.errors import ConfigError, StoreError
 DEFAULT_BATCH_ROWS = 65_536
 
 Memory = Annotated[str, typer.Option("--memory", help="The budget of bytes.")]
+StreamPath = Annotated[
+    Path, typer.Option("--stream", help="The stream: a file or a folder of files, in Parquet, CSV, TSV or JSON lines.")
+]
+StreamFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--stream-format", metavar="FORMAT", help="parquet, csv, tsv or json (default: by the endings of the files)."
+    ),
+]
+StreamTypes = Annotated[
+    str | None,
+    typer.Option(
+        "--stream-schema",
+        metavar="'A TYPE, …'",
+        help="Types of CSV and JSON columns; the key has R's, others are inferred from the first rows.",
+    ),
+]
+How = Annotated[
+    str,
+    typer.Option(
+        "--how",
+        help="left: every row of the stream; inner: those with a match; semi: the same without R's columns; "
+        "anti: those without a match.",
+    ),
+]
 Reads = Annotated[
     str,
     typer.Option(
@@ -44,4 +69,4 @@ def key_names(text: str) -> dict[str, str]:
 def require(path: Path, what: str) -> None:
     """Refuse a path at which there is nothing."""
     if not path.exists():
-        raise StoreError(f"{what} {path} does not exist; name a Parquet file or a folder of them")
+        raise StoreError(f"{what} {path} does not exist; name a file or a folder of files")

@@ -1,4 +1,4 @@
-"""`semistream join`: Parquet files in, master data beside them, Parquet out; in this process or on Spark."""
+"""`semistream join`: a stream of files in, master data beside them, Parquet out; in this process or on Spark."""
 
 from __future__ import annotations
 
@@ -20,17 +20,33 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from semistream.cli.arguments import DEFAULT_BATCH_ROWS, Reads, key_names, names, require
+from semistream.cli.arguments import (
+    DEFAULT_BATCH_ROWS,
+    How,
+    Reads,
+    StreamFormat,
+    StreamPath,
+    StreamTypes,
+    key_names,
+    names,
+    require,
+)
 from semistream.cli.notices import compile_notice, note, notes, reported, spark_wanted, summary
 from semistream.cli.output import ParquetOutput
+from semistream.cli.overlap import read_ahead, write_behind
+from semistream.cli.process import leave_pandas_out
+from semistream.cli.replacing import require_apart
 from semistream.errors import ConfigError
-from semistream.spec import JoinRequest
+from semistream.spec import DEFAULT_HOW, JoinRequest
 
 if TYPE_CHECKING:
-    from semistream.master.parquet import ParquetFiles
+    from semistream.cli.streams import Stream
 
 #: A batch of the stream, which the operator's budget does not count, is at most this part of it.
 BATCH_PART = 8
+#: Batches that were read ahead and rows that wait for the writer, at most; beside a small budget, less.
+AHEAD_BYTES = 4 << 20
+BEHIND_BYTES = 16 << 20
 ENGINES = ("local", "spark")
 
 
@@ -41,12 +57,12 @@ class Job:
     request: JoinRequest
     batch_rows: int
     stream: Path
-    source: ParquetFiles
+    source: Stream
     master: Path
 
 
 def join(
-    stream: Annotated[Path, typer.Option(help="The stream: a Parquet file, or a folder of them.")],
+    stream: StreamPath,
     master: Annotated[Path, typer.Option(help="Master data: a Parquet file or folder, or a page store.")],
     on: Annotated[str, typer.Option(metavar="K[,K2]", help="Key columns; S=R where the names differ.")],
     out: Annotated[
@@ -56,10 +72,15 @@ def join(
             "Endings of other formats (.csv, .json, ...) are refused."
         ),
     ],
-    how: Annotated[str, typer.Option(help="inner, left, semi or anti.")] = "inner",
+    how: How = DEFAULT_HOW,
     select: Annotated[str | None, typer.Option(metavar="A,B", help="Master columns wanted (default: all).")] = None,
     algorithm: Annotated[str, typer.Option(help="A name that `semistream algorithms` lists, or auto.")] = "sweepjoin",
     memory: Annotated[str, typer.Option(help="The budget of bytes; on Spark that of each executor.")] = "64MB",
+    stream_format: StreamFormat = None,
+    stream_schema: StreamTypes = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace what is at --out, when the new output is complete.")
+    ] = False,
     reads: Reads = "auto",
     batch_rows: Annotated[
         int, typer.Option(help="Stream tuples read at a time; fewer if they are wide.")
@@ -68,7 +89,7 @@ def join(
     spark_master: Annotated[str, typer.Option(help="Spark's master, for --engine spark.")] = "local[*]",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with the counts.")] = False,
 ) -> None:
-    """Join a stream of Parquet files with master data and write the result as Parquet."""
+    """Join a stream of files (Parquet, CSV, JSON lines) with master data and write the result as Parquet."""
     with reported():
         if batch_rows < 1:
             raise ConfigError(f"--batch-rows {batch_rows} is too small; it must be at least 1")
@@ -82,49 +103,74 @@ def join(
             algorithm=algorithm,
             reads=reads,
         )
-        output = ParquetOutput(out, request.memory_bytes)
+        if overwrite:
+            require_apart(out, (stream, master))
+        output = ParquetOutput(out, request.memory_bytes, overwrite=overwrite)
+        if engine == "local":
+            leave_pandas_out()
         with compile_notice():
             from semistream.algorithms.registry import resolve
             from semistream.cli.master import prepare_master
-            from semistream.master.parquet import ParquetFiles
+            from semistream.cli.streams import PARQUET, format_of, open_stream
         if not request.is_auto:
             request = replace(request, algorithm=resolve(algorithm).name)
         require(stream, "stream")
         require(master, "master data")
-        source = ParquetFiles(stream)
+        if engine == "spark" and (stream_format or format_of(stream)) != PARQUET:
+            raise ConfigError(
+                f"--engine spark reads streams of Parquet only, and {stream} is {stream_format or format_of(stream)}; "
+                "use --engine local, or write the stream as Parquet first"
+            )
+        source = open_stream(
+            stream,
+            dict(request.spec.pairs),
+            master,
+            memory_bytes=request.memory_bytes,
+            format_name=stream_format,
+            types=stream_schema,
+        )
         job = Job(request, batch_rows, stream, source, prepare_master(request, master, stream, source, notes))
         result = _on_spark(job, output, spark_master) if engine == "spark" else _here(job, output)
     if as_json:
         typer.echo(json.dumps(result))
     else:
-        summary(result)
+        # Whoever named the algorithm that ran knows what was asked for.
+        summary({name: value for name, value in result.items() if name != "asked" or value != result["algorithm"]})
 
 
 def _here(job: Job, output: ParquetOutput) -> dict[str, object]:
-    from semistream.planner.auto import AutoJoin
+    from semistream.cli.streams import expected_rows
+    from semistream.columns.helper import helped
     from semistream.planner.open import open_request
     from semistream.planner.policy import Policy
 
-    policy = Policy(horizon=max(job.source.n_rows, 1))
+    expected = expected_rows(job.source)
+    policy = Policy() if expected is None else Policy(horizon=max(expected, 1))
+    batch_bytes = job.request.memory_bytes // BATCH_PART
     with (
         open_request(job.master, job.request, stream_schema=job.source.schema, policy=policy) as operator,
         output.opened(operator.output_schema),
+        write_behind(output.write, min(BEHIND_BYTES, output.row_group_bytes)) as writer,
+        helped(),
     ):
         started = time.perf_counter()
-        rows = job.source.rows_within(job.request.memory_bytes // BATCH_PART, job.batch_rows)
-        batches = job.source.batches(job.source.schema.names, 0, rows, threads=True)
-        for batch in _watched(batches, job.source.n_rows):
-            for joined in operator.push(batch):
-                output.write(joined)
+        rows = job.source.rows_within(batch_bytes, job.batch_rows)
+        source = job.source.batches(job.source.schema.names, 0, rows, threads=True)
+        with read_ahead(source, min(AHEAD_BYTES, batch_bytes)) as batches:
+            for batch in _watched(batches, job.source.n_rows):
+                for joined in operator.push(batch):
+                    writer.write(joined)
         for joined in operator.drain():
-            output.write(joined)
+            writer.write(joined)
+        writer.finish()
         output.finish()
         seconds = time.perf_counter() - started
         stats, report = operator.stats, operator.memory
-        if isinstance(operator, AutoJoin):
-            note(f"auto: {operator.algorithm or 'no operator'} did it")
+        ran = getattr(operator, "algorithm", None) if job.request.is_auto else job.request.algorithm
+        if job.request.is_auto:
+            note(f"auto chose {ran}; `semistream explain` says why")
     done = {name: getattr(stats, name) for name in ("rows_out", "hit_rate", "pages_read")}
-    return _result(job, {**done, "rows_in": stats.tuples_in, "peak_bytes": report.peak_bytes}, seconds)
+    return _result(job, ran, {**done, "rows_in": stats.tuples_in, "peak_bytes": report.peak_bytes}, seconds)
 
 
 def _on_spark(job: Job, output: ParquetOutput, spark_master: str) -> dict[str, object]:
@@ -140,13 +186,15 @@ def _on_spark(job: Job, output: ParquetOutput, spark_master: str) -> dict[str, o
     ):
         values = join_files(spark, job.stream, job.master, folder, job.request)
         output.take_over(folder)
-    return _result(job, values, values["elapsed"])
+    return _result(job, str(values["algorithm"]), values, values["elapsed"])
 
 
-def _result(job: Job, done: Mapping[str, float], seconds: float) -> dict[str, object]:
-    """What a join did, for people and programs alike."""
+def _result(job: Job, ran: str | None, done: Mapping[str, float], seconds: float) -> dict[str, object]:
+    """What a join did, for people and programs alike: `algorithm` is the operator that ran, `asked` may be `auto`."""
     return {
-        "algorithm": job.request.algorithm,
+        "algorithm": ran,
+        "asked": job.request.algorithm,
+        "how": job.request.spec.how,
         "rows_in": int(done["rows_in"]),
         "rows_out": int(done["rows_out"]),
         "service_rate_per_s": round(done["rows_in"] / seconds, 1),
@@ -158,7 +206,7 @@ def _result(job: Job, done: Mapping[str, float], seconds: float) -> dict[str, ob
     }
 
 
-def _watched(batches: Iterator[pa.RecordBatch], n_rows: int) -> Iterator[pa.RecordBatch]:
+def _watched(batches: Iterator[pa.RecordBatch], n_rows: int | None) -> Iterator[pa.RecordBatch]:
     """The stream's batches, with a bar on standard error when someone watches."""
     if not notes.is_terminal:
         yield from batches

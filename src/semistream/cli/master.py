@@ -6,12 +6,10 @@ cache folder; the store's name tells what it was made of, so it is used again un
 
 from __future__ import annotations
 
-import glob
-import hashlib
-import json
-import os
+import contextlib
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,24 +18,26 @@ import pyarrow as pa
 from rich.console import Console
 
 from semistream.algorithms.registry import ALGORITHMS
+from semistream.cli.store_cache import Origin, note_use
+from semistream.cli.streams import Stream, expected_rows
 from semistream.columns.keys import check_key_types
+from semistream.errors import StoreError
 from semistream.master.base import require_columns
-from semistream.master.build import build_pages
-from semistream.master.format import CURRENT, FORMAT_VERSION, is_store
-from semistream.master.parquet import ParquetFiles
+from semistream.master.format import CURRENT, is_store
+from semistream.master.inventory import remove_store
+from semistream.master.parquet import ParquetFiles, ParquetMaster
 from semistream.spec import JoinRequest
 
 #: Stream tuples counted for a layout by access frequency: enough to know the hot keys.
 SAMPLE_ROWS = 1_000_000
 SAMPLE_BATCH_ROWS = 65_536
+#: A build needs room for the sorted runs and for the store.
+_BUILD_SPACE = 2.2
 
 
-def prepare_master(
-    request: JoinRequest, master: Path, stream: Path, stream_files: ParquetFiles, notes: Console
-) -> Path:
+def prepare_master(request: JoinRequest, master: Path, stream: Path, stream_files: Stream, notes: Console) -> Path:
     """The path to open as R. A copy is sorted within the budget of the join."""
-    if is_store(master) or request.is_auto or not ALGORITHMS[request.algorithm].needs_index:
-        # A planner ("auto") takes R as it is: whether it has an index is part of its choice.
+    if is_store(master) or not (request.is_auto or ALGORITHMS[request.algorithm].needs_index):
         return master
     algorithm, keys = request.algorithm, dict(request.spec.pairs)
     files = ParquetFiles(master)
@@ -48,20 +48,23 @@ def prepare_master(
         [stream_files.schema.field(name) for name in keys],
         [files.schema.field(name) for name in keys.values()],
     )
-    by_frequency = ALGORITHMS[algorithm].wants_frequency_order
-    origin: list[object] = [str(master.resolve()), list(keys.values())]
-    state: list[object] = [FORMAT_VERSION, *_state(master)]
+    by_frequency = not request.is_auto and ALGORITHMS[algorithm].wants_frequency_order
+    origin = Origin(str(master.absolute()), list(keys.values()))
     if by_frequency:
-        origin.append(list(keys))
-        state += _state(stream)
-    family = f"{master.stem}-{_digest(origin)}"
-    place = cache_folder() / f"{family}-{_digest(state)}"
+        origin = replace(origin, stream=str(stream.absolute()), stream_on=list(keys))
+    place = origin.place()
+    needs = "auto may use an index" if request.is_auto else f"{algorithm} needs an index"
     if (place / CURRENT).exists():
-        notes.print(f"master data: {algorithm} needs an index; using the page store {place}")
+        note_use(place, origin)
+        notes.print(f"master data: {needs}; using the page store {place}")
         return place
-    notes.print(f"master data: {algorithm} needs an index; building the page store {place}")
+    if request.is_auto and not _store_pays(request, master, stream_files, place, notes):
+        return master
+    from semistream.master.build import build_pages
+
+    notes.print(f"master data: {needs}; building the page store {place}")
     started = time.perf_counter()
-    frequency = _sampled(stream_files, keys) if by_frequency else None
+    frequency = sampled(stream_files, keys) if by_frequency else None
     place.parent.mkdir(parents=True, exist_ok=True)
     # A build that was cut short left no version in force; the next one clears its remains away.
     build_pages(
@@ -72,22 +75,54 @@ def prepare_master(
         overwrite=True,
         memory_limit=max(request.memory_bytes, 1 << 20),
     )
-    for stale in place.parent.glob(f"{glob.escape(family)}-*"):
-        if stale != place:
-            shutil.rmtree(stale, ignore_errors=True)
+    note_use(place, origin)
+    for stale in origin.older(place):
+        # One that somebody still reads stays until `semistream cache prune`.
+        with contextlib.suppress(OSError, StoreError):
+            remove_store(stale)
     notes.print(f"master data: {files.n_rows:,} rows stored in {time.perf_counter() - started:.1f} s")
     return place
 
 
-def cache_folder() -> Path:
-    """Where such stores are kept: $SEMISTREAM_CACHE, or the user's cache folder."""
-    own = os.environ.get("SEMISTREAM_CACHE")
-    if own:
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "semistream"
+def _store_pays(request: JoinRequest, master: Path, stream: Stream, place: Path, notes: Console) -> bool:
+    """Whether `auto` should have an index; says why. It stays with R as it is where the disk has no room for both."""
+    from semistream.planner.policy import Policy
+    from semistream.planner.store import worth_of_store
+
+    sample = next(stream.batches(stream.schema.names, 0, SAMPLE_BATCH_ROWS), None)
+    if sample is None or not sample.num_rows:
+        return False
+    expected = expected_rows(stream)
+    policy = Policy() if expected is None else Policy(horizon=max(expected, 1))
+    with contextlib.closing(ParquetMaster(master, request.spec.master_on)) as r:
+        worth = worth_of_store(r, request.spec, sample, request.memory_bytes, policy=policy)
+        needed = int(_BUILD_SPACE * r.n_rows * r.row_bytes)
+    if not worth.pays:
+        return False
+    free = _free_bytes(place)
+    if free < needed:
+        notes.print(
+            f"auto: a page store would pay, but {place.parent} has {free:,} bytes free and the build takes {needed:,}; "
+            "set SEMISTREAM_CACHE to a folder with more room"
+        )
+        return False
+    notes.print(
+        f"auto: a page store pays: about {worth.build_s:.1f} s to build it once and {worth.indexed_s:.1f} s for "
+        f"{worth.indexed}, instead of {worth.in_place_s:.1f} s for {worth.in_place} on Parquet in place"
+        if worth.in_place
+        else f"auto: a page store is needed: {request.memory_bytes:,} bytes are too few to scan Parquet in place"
+    )
+    return True
 
 
-def _sampled(stream: ParquetFiles, keys: dict[str, str]) -> tuple[pa.Table, npt.NDArray[np.int64]] | None:
+def _free_bytes(place: Path) -> int:
+    """Free bytes of the disk that a folder, there or not, is on."""
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free
+
+
+def sampled(stream: Stream, keys: dict[str, str]) -> tuple[pa.Table, npt.NDArray[np.int64]] | None:
     """The keys of the stream's first batches, under the master's names, and how often each occurs there."""
     taken: list[pa.RecordBatch] = []
     rows = 0
@@ -102,13 +137,3 @@ def _sampled(stream: ParquetFiles, keys: dict[str, str]) -> tuple[pa.Table, npt.
     counts = counted.column("count_all").to_numpy()
     named = counted.select(list(keys)).rename_columns(list(keys.values()))
     return named, counts
-
-
-def _state(path: Path) -> list[object]:
-    """What changes when the data does: names, sizes, times of the last change."""
-    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-    return [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
-
-
-def _digest(what: object) -> str:
-    return hashlib.blake2b(json.dumps(what).encode(), digest_size=8).hexdigest()

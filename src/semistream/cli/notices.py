@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-import threading
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from types import FrameType
 
 import pyarrow as pa
@@ -16,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from semistream.errors import ConfigError, SemiStreamError
+from semistream.spec import format_bytes
 
 notes = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -83,19 +82,12 @@ def _not_lost() -> Iterator[None]:
 
 @contextlib.contextmanager
 def compile_notice() -> Iterator[None]:
-    """Say why nothing happens yet while the kernels are compiled, which only the first run has to do."""
+    """Say why nothing happens yet while kernels are compiled, which only the first run has to do."""
+    from semistream.kernels.compiled import when_compiling
+
     text = "compiling the kernels; later runs find them ready"
-    if any((Path(__file__).parent.parent / "kernels" / "__pycache__").glob("*.nbi")):
-        # They were compiled before; it is only slow to load.
-        yield
-        return
-    timer = threading.Timer(3.0, lambda: print(text, file=sys.stderr, flush=True))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+    when_compiling(lambda: print(text, file=sys.stderr, flush=True))
+    yield
 
 
 @contextlib.contextmanager
@@ -111,9 +103,34 @@ def spark_wanted(what: str) -> Iterator[None]:
         ) from error
 
 
+#: Words for people where the name of a count is not enough.
+_LABELS = {
+    "asked": "asked for",
+    "service_rate_per_s": "rows per second, all in all",
+    "hit_rate": "found in the cache",
+    "unmatched": "without a match",
+    "pages_read": "pages of R read",
+    "bytes_read": "bytes of R read",
+    "master_version": "version of R",
+    "peak_bytes": "memory of the join",
+    "budget_bytes": "memory allowed",
+    "cache_bytes": "memory of the cache",
+}
+
+
 def summary(result: Mapping[str, object]) -> None:
     """The counts of a run for people to read, on standard output."""
     table = Table(box=None, pad_edge=False, show_header=False)
-    for label, value in result.items():
-        table.add_row(label.replace("_", " "), str(value) if isinstance(value, str) else f"{value:,}")
-    Console().print(table)
+    for name, value in result.items():
+        table.add_row(_LABELS.get(name, name.replace("_", " ")), _shown(name, value))
+    Console(highlight=False).print(table)
+
+
+def _shown(name: str, value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "none" if value is None else str(value)
+    if name == "hit_rate":
+        return f"{value:.1%}"
+    if name in ("peak_bytes", "budget_bytes", "cache_bytes", "bytes_read"):
+        return format_bytes(value)
+    return f"{value:,.0f}" if name == "service_rate_per_s" else f"{value:,}"

@@ -35,14 +35,16 @@ def run(
     with reported():
         with compile_notice(), spark_wanted("`semistream run`"):
             from semistream.spark.pipeline import as_written, read_pipeline
-            from semistream.spark.query import build, follow, spark_for, start
+            from semistream.spark.query import build, follow, spark_for, start, writing
         pipeline = read_pipeline(path)
         with spark_for(pipeline, note) as spark:
             frame = build(spark, pipeline)
+            how = pipeline.secrets.redact(writing(pipeline, frame).how)
             if dry_run:
                 columns = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
-                _show_plan({"pipeline": as_written(pipeline), "output": columns}, as_json)
+                _show_plan({"pipeline": as_written(pipeline), "output": columns, "writer": how}, as_json)
                 return
+            note(f"{pipeline.secrets.redact(pipeline.name)}: {how}")
             with _stop_signals() as stop, _watched(pipeline) as seen:
                 totals = follow(start(pipeline, frame), pipeline, stop, seen)
     result: dict[str, object] = {
@@ -74,6 +76,7 @@ def _show_plan(plan: dict[str, Any], as_json: bool) -> None:
     for key, value in _lines(plan["pipeline"]):
         console.print(f"{key} = {json.dumps(value, ensure_ascii=False, default=str)}")
     console.print("output columns: " + ", ".join(f"{name} {kind}" for name, kind in plan["output"].items()))
+    console.print(f"writer: {plan['writer']}")
 
 
 def _lines(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:

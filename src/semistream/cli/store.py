@@ -1,4 +1,4 @@
-"""`semistream master`: what is in a page store, whether it is whole, and what can go."""
+"""`semistream master`: what is in a page store, whether it is whole, and what can go; `build.py` makes one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.table import Table
 from semistream.cli.notices import compile_notice, notes, reported
 from semistream.spec import parse_seconds
 
-store = typer.Typer(no_args_is_help=True, help="List, verify and clean up page stores.", rich_markup_mode=None)
+store = typer.Typer(no_args_is_help=True, help="Build, list, verify and clean up page stores.", rich_markup_mode=None)
 
 StorePath = Annotated[Path, typer.Argument(metavar="PATH", help="The folder of a page store.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]

@@ -38,20 +38,22 @@ def tune(
     algorithm: Annotated[str, typer.Argument(help="A name that `semistream algorithms` lists.")],
     memory: Memory = "64MB",
     master: Annotated[Path | None, typer.Option(help="Master data: a page store, or Parquet.")] = None,
-    stream: Annotated[Path | None, typer.Option(help="The stream, Parquet; else one is generated.")] = None,
+    stream: Annotated[
+        Path | None, typer.Option(help="The stream: Parquet, CSV, TSV or JSON lines; else one is generated.")
+    ] = None,
     on: Annotated[str | None, typer.Option(metavar="K[,K2]", help="Key columns, with --master.")] = None,
     rows: Annotated[int, typer.Option(help="Size of a generated R, without --master.")] = 200_000,
     skew: Annotated[float, typer.Option(help="Zipf exponent of a generated stream.")] = 1.0,
     tuples: Annotated[int, typer.Option(help="Stream tuples of each real run.")] = _TUNE_TUPLES,
-    runs: Annotated[bool, typer.Option(help="Real runs over a grid beside the analysis.")] = True,
+    runs: Annotated[bool, typer.Option(help="Real runs with many sizes beside the formula.")] = True,
     reads: Reads = "auto",
     profile: Profile = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the surface into this file (svg or png).")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw rates over sizes into this file (svg or png).")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the best sizes of an operator, by its formula and by real runs over a grid, and compare the two.
+    """Find the best sizes (cache, buffers) of an algorithm, by its formula and by real runs, and compare the two.
 
-    Rates are those of the cost clock with the profile: exact counts, no noise.
+    What happens is counted, and priced at the costs of the profile: so a busy machine changes no rate.
     """
     with reported():
         with compile_notice():
@@ -68,7 +70,7 @@ def tune(
         checked_reads(reads)
         budget, costs = parse_bytes(memory), profile_named(profile)
         with (
-            _given(master, stream, on, tuples)
+            _given(master, stream, on, tuples, budget)
             if master and stream and on
             else _generated(rows, skew, tuples, by_frequency=chosen.wants_frequency_order) as work
         ):
@@ -90,11 +92,12 @@ def tune(
             )
             started = time.perf_counter()
             analytic = analyse(chosen.name, situation, costs)
-            notes.print(f"analysed {len(analytic.surface)} points in {time.perf_counter() - started:.1f} s")
+            seconds = time.perf_counter() - started
+            notes.print(f"the formula was asked about {len(analytic.surface)} combinations of sizes in {seconds:.1f} s")
             compared: Comparison | None = None
             if runs and chosen.knobs:
                 request = JoinRequest(spec, budget, chosen.name, reads=reading.name)
-                with notes.status("running the grid"):
+                with notes.status("running with many sizes"):
                     compared = _on_grid(work, request, situation, analytic, costs)
         if plot is not None:
             _draw(analytic if compared is None else compared.empirical, plot)
@@ -115,14 +118,14 @@ class _Workload:
 
 
 @contextmanager
-def _given(master: Path, stream: Path, on: str, tuples: int) -> Iterator[_Workload]:
+def _given(master: Path, stream: Path, on: str, tuples: int, budget: int) -> Iterator[_Workload]:
+    from semistream.cli.streams import open_stream
     from semistream.master.open import open_master
-    from semistream.master.parquet import ParquetFiles
 
     require(stream, "stream")
     require(master, "master data")
     keys = key_names(on)
-    source = ParquetFiles(stream)
+    source = open_stream(stream, keys, master, memory_bytes=budget)
 
     def batches() -> Iterator[pa.RecordBatch]:
         left = tuples
@@ -203,18 +206,20 @@ def _tuning_json(analytic: Tuning, compared: Comparison | None) -> dict[str, Any
 
 
 def _print_tuning(analytic: Tuning, compared: Comparison | None) -> None:
-    table = Table(analytic.algorithm, "d, tuples", "h_R, tuples", "tuples/s", "options", box=None, pad_edge=False)
-    rows = [("analytic", analytic.best, analytic.best.rate_per_s)]
+    table = Table(analytic.algorithm, "R per load", "R in the cache", "tuples/s", "options", box=None, pad_edge=False)
+    rows = [("by formula", analytic.best, analytic.best.rate_per_s)]
     if compared is not None:
-        rows.append(("best of the grid", compared.empirical.best, compared.empirical.best.rate_per_s))
-        rows.append(("analytic, in a real run", analytic.best, compared.reached_per_s))
+        rows.append(("best of all real runs", compared.empirical.best, compared.empirical.best.rate_per_s))
+        rows.append(("by formula, in a real run", analytic.best, compared.reached_per_s))
     for label, point, rate in rows:
-        options = ", ".join(f"{name}={value:,.4g}" for name, value in point.options.items()) or "the usual"
-        table.add_row(label, f"{point.d:,.0f}", f"{point.h_R:,.0f}", f"{rate:,.0f}", options)
-    console = Console()
-    console.print(table)
+        options = ", ".join(f"{name}={_size(value)}" for name, value in point.options.items()) or "the defaults"
+        table.add_row(label, f"{point.d:,.0f} tuples", f"{point.h_R:,.0f} tuples", f"{rate:,.0f}", options)
+    # As wide as it has to be: an option that is cut cannot be copied.
+    Console(width=1000, highlight=False).print(table, soft_wrap=True)
     if compared is not None:
-        console.print(
-            f"deviation of the analysis: d {compared.d:+.1%}, h_R {compared.h_R:+.1%}, service rate "
-            f"{-compared.rate:+.1%} (papers, of d and h_R: 0.33 – 2.5 %)"
-        )
+        typer.echo(f"what the formula chose reaches {1 - compared.rate:.1%} of the best real run")
+    typer.echo("rates are for the join alone with a cache at rest: what was counted, at the costs of the profile")
+
+
+def _size(value: float) -> str:
+    return f"{value:.0f}" if float(value).is_integer() else f"{value:.4g}"

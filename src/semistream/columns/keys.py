@@ -37,12 +37,12 @@ _NS_PER_UNIT = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _ALLOWED = "allowed are integers, floats, booleans, decimals, dates, times, timestamps, durations, strings and binaries"
 
 
-def _key_type(kind: pa.DataType) -> pa.DataType | None:
+def plain_key_type(kind: pa.DataType) -> pa.DataType | None:
     """The plain type under which keys of a type are coded; None when it cannot be a key."""
     if isinstance(kind, pa.BaseExtensionType):
-        return _key_type(kind.storage_type)
+        return plain_key_type(kind.storage_type)
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-        return _key_type(kind.value_type)
+        return plain_key_type(kind.value_type)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
@@ -62,7 +62,7 @@ def _key_type(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _require_key_type(name: str, kind: pa.DataType) -> pa.DataType:
-    plain = _key_type(kind)
+    plain = plain_key_type(kind)
     if plain is None:
         raise KeyTypeError(
             f"key column {name!r} has type {kind}, which cannot be a key; {_ALLOWED}: "
@@ -297,7 +297,7 @@ class KeyCoder:
             raise SchemaError(f"{len(columns)} key columns were given where {len(self._read)} are expected")
         arrays = []
         for name, plain, column in zip(self._names, self._read, columns, strict=True):
-            if _key_type(column.type) != plain:
+            if plain_key_type(column.type) != plain:
                 raise KeyTypeError(
                     f"key column {name!r} has type {column.type} in this batch where {plain} is expected: "
                     "cast the batch to the schema the join was opened with"

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from semistream.columns.helper import in_halves
 from semistream.columns.physical import Kind, PhysicalSchema
 from semistream.kernels import rows as kernel
 
@@ -187,6 +188,11 @@ class _Output:
         self._sizes, self._bitmaps, self._bitmap_bytes = sizes, bitmaps, bitmap
         self.var: dict[int, pa.Buffer] = {}
 
+    @property
+    def steps(self) -> Int64s:
+        """Bytes that eight values of each column take; a VAR column's bytes are not gathered with the others."""
+        return np.where(self.physical.kinds == int(Kind.BOOL), 1, 8 * self.physical.widths).astype(np.int64)
+
     def offsets(self, i: int) -> npt.NDArray[np.int32]:
         """The offsets of a VAR column."""
         begin, size = self._sizes[i]
@@ -251,7 +257,11 @@ def take_paged(
         fitting = _fitting(out, totals, row_bytes, limit)
         if fitting < count:
             return fitting
-    kernel.gather_paged(ids, start, count, pages, columns, physical.kinds, physical.widths, out.data, out.valid)
+
+    def gather(first: int, rows: int, data: Int64s, valid: Int64s) -> None:
+        kernel.gather_paged(ids, start + first, rows, pages, columns, physical.kinds, physical.widths, data, valid)
+
+    in_halves(gather, count, out.data, out.valid, out.steps)
     for i, total in totals.items():
         out.var[i] = pa.allocate_buffer(total)
         kernel.var_copy_paged(ids, start, count, pages, int(columns[i]), int(out.data[i]), out.var[i].address)
@@ -281,7 +291,11 @@ def take_rows(
         fitting = _fitting(out, totals, row_bytes, limit)
         if fitting < count:
             return fitting
-    kernel.gather_rows(slots, start, count, layout.header, layout.nulls_at, layout.packed, out.data, out.valid)
+
+    def gather(first: int, rows: int, data: Int64s, valid: Int64s) -> None:
+        kernel.gather_rows(slots, start + first, rows, layout.header, layout.nulls_at, layout.packed, data, valid)
+
+    in_halves(gather, count, out.data, out.valid, out.steps)
     for position, (i, total) in enumerate(totals.items()):
         out.var[i] = pa.allocate_buffer(total)
         kernel.var_copy_rows(

@@ -14,6 +14,12 @@ from semistream.errors import BudgetError
 from semistream.parts.arena import ArenaShape
 
 MIN_CHUNK_ROWS, MAX_CHUNK_ROWS = 64, 16384
+#: part of the budget for the work arrays of a chunk. A chunk begins and ends with work that does not depend on its
+#: length, so where long ones are asked for they may take more: up to so many rows a quarter of a budget that has at
+#: least so many bytes, and up to so many rows a thirty-second of it
+_SCRATCH_SHARE = 1 / 16
+_LONG_CHUNK_ROWS, _LONG_SCRATCH_SHARE, _LONG_FROM = 8192, 1 / 4, 1 << 20
+_LONGEST_CHUNK_ROWS, _LONGEST_SCRATCH_SHARE = 65536, 1 / 32
 _ASSUMED_STREAM_SLOT = 512
 _LEAST_EXTENTS = 8
 
@@ -41,7 +47,8 @@ class Needs:
 
     `buffers` disk buffers share `buffer_share` of the budget, up to `most_buffer`, unless `buffer_bytes` is given;
     `charged` says how many of them are charged here where some are charged elsewhere. `fixed` bytes are needed
-    whatever the stream looks like.
+    whatever the stream looks like. With `long_chunks` a small budget gives up some of its tables for work arrays: what
+    is done once per chunk would take longer than what is done per tuple.
     """
 
     buffers: int = 1
@@ -51,6 +58,7 @@ class Needs:
     most_buffer: int = 4 << 20
     buffer_bytes: int | None = None
     fixed: int = 0
+    long_chunks: bool = False
 
 
 def divide(r: MasterFacts, budget: int, options: CommonOptions, needs: Needs | None = None) -> Division:
@@ -69,7 +77,10 @@ def divide(r: MasterFacts, budget: int, options: CommonOptions, needs: Needs | N
             minimum_bytes=least,
         )
     room = budget - fixed - one_page - least_arena
-    chunk = min(max(budget // 1024, MIN_CHUNK_ROWS), MAX_CHUNK_ROWS)
+    chunk = min(max(int(_SCRATCH_SHARE * budget / SCRATCH_BYTES_PER_ROW), MIN_CHUNK_ROWS), MAX_CHUNK_ROWS)
+    if needs.long_chunks and budget >= _LONG_FROM:
+        chunk = max(chunk, min(int(_LONG_SCRATCH_SHARE * budget / SCRATCH_BYTES_PER_ROW), _LONG_CHUNK_ROWS))
+        chunk = max(chunk, min(int(_LONGEST_SCRATCH_SHARE * budget / SCRATCH_BYTES_PER_ROW), _LONGEST_CHUNK_ROWS))
     chunk = max(min(chunk, room // (SCRATCH_BYTES_PER_ROW * needs.scratches)), MIN_CHUNK_ROWS)
     scratch = SCRATCH_BYTES_PER_ROW * chunk * needs.scratches
     room -= scratch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -25,6 +25,8 @@ _FENCE_BYTES = 9
 #: what Arrow IPC puts around a page: a node and two buffers per column, and the message itself
 _FRAME_BYTES_PER_COLUMN = 48
 _FRAME_BYTES = 96
+#: what the reader of a store holds per page in memory
+_HELD_BYTES = 32
 #: what a VAR value takes besides its bytes: cells of 32 bytes, on average half of the last one is empty
 _VAR_EXTRA = 20
 #: what a waiting tuple takes for a VAR column, as long as none was seen
@@ -123,35 +125,75 @@ class MasterFacts:
         if rows < 0:
             raise ConfigError(f"R_t={rows}: allowed are sizes from 0 tuples")
         columns = 15
-        pages = -(-rows // page_rows)
-        index = int(pages * _INDEX_BYTES_PER_PAGE) + 8
-        if order == "frequency":
-            index += second_index_bytes(rows) - _FENCE_BYTES * pages
-        page_bytes = float(page_rows * 8 * columns + _FRAME_BYTES + _FRAME_BYTES_PER_COLUMN * columns)
-        held = 32
-
-        def span(count: int) -> int:
-            return -(-int(min(count, pages) * page_bytes) // ALIGNMENT) * ALIGNMENT + 2 * ALIGNMENT
-
+        store = _Store(rows, page_rows, 8.0 * columns, columns, order)
         return MasterFacts(
             rows=rows,
             page_rows=page_rows,
-            n_pages=pages,
+            n_pages=store.n_pages,
             row_slot=Cache.HEADER + 8 * (columns - 1),
             var_bytes=0.0,
             var_columns=0,
             columns=columns,
             width=8.0 * (columns - 1),
             row_bytes=8.0 * columns,
-            page_bytes=page_bytes,
-            held_bytes=held,
-            index_bytes=index,
-            buffer_bytes=lambda count: span(count) + count * (8 * page_rows + held),
-            read_bytes=span,
+            page_bytes=store.page_bytes,
+            held_bytes=_HELD_BYTES,
+            index_bytes=store.index_bytes,
+            buffer_bytes=store.buffer_bytes,
+            read_bytes=store.read_bytes,
             order=order,
             direct=direct,
             code_range=(0, rows - 1) if rows else None,
         )
+
+    @staticmethod
+    def stored(r: MasterFacts, *, page_rows: int = DEFAULT_PAGE_ROWS) -> MasterFacts:
+        """R, which lies elsewhere, in a page store nobody has built."""
+        store = _Store(r.rows, page_rows, r.row_bytes, r.columns, "key")
+        return replace(
+            r,
+            page_rows=page_rows,
+            n_pages=store.n_pages,
+            page_bytes=store.page_bytes,
+            held_bytes=_HELD_BYTES,
+            index_bytes=store.index_bytes,
+            buffer_bytes=store.buffer_bytes,
+            read_bytes=store.read_bytes,
+            order="key",
+            has_index=True,
+        )
+
+
+@dataclass(frozen=True)
+class _Store:
+    """Sizes of a page store that nobody has built."""
+
+    rows: int
+    page_rows: int
+    row_bytes: float
+    columns: int
+    order: str
+
+    @property
+    def n_pages(self) -> int:
+        return -(-self.rows // self.page_rows)
+
+    @property
+    def page_bytes(self) -> float:
+        return float(self.page_rows * self.row_bytes + _FRAME_BYTES + _FRAME_BYTES_PER_COLUMN * self.columns)
+
+    @property
+    def index_bytes(self) -> int:
+        index = int(self.n_pages * _INDEX_BYTES_PER_PAGE) + 8
+        if self.order == "frequency":
+            index += second_index_bytes(self.rows) - _FENCE_BYTES * self.n_pages
+        return index
+
+    def read_bytes(self, count: int) -> int:
+        return -(-int(min(count, self.n_pages) * self.page_bytes) // ALIGNMENT) * ALIGNMENT + 2 * ALIGNMENT
+
+    def buffer_bytes(self, count: int) -> int:
+        return self.read_bytes(count) + count * (8 * self.page_rows + _HELD_BYTES)
 
 
 @dataclass(frozen=True)

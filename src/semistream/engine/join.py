@@ -200,6 +200,14 @@ class SemiStreamJoin(JoinLife):
         """What the running algorithm works with, once the stream's schema is known."""
         return self.loop.work
 
+    def share(self, generation: Generation | None) -> None:
+        """Ask this cache before the algorithm's own parts from now on, or none; only while the join is idle."""
+        with self._turn:
+            self._require_idle()
+            self.shared = generation
+            if generation is not None:
+                self.loop.hand_over(generation.cache)
+
     @property
     def stream_schema(self) -> pa.Schema | None:
         """The stream's schema, once it is known."""

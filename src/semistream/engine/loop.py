@@ -47,6 +47,14 @@ class Loop(ABC):
         """The hot keys, where the algorithm keeps them in a cache of rows."""
         return None
 
+    def hand_over(self, shared: Cache) -> None:
+        """A cache that is asked before the loop's own is another one: keys that it has need no place here.
+
+        What else the loop has learnt stays; only while the join is idle.
+        """
+        if self.cache is not None:
+            self.cache.drop_known(shared)
+
     def advance(self) -> Iterator[pa.RecordBatch]:
         """One turn of the main loop for tuples that wait; at least the oldest comes nearer to its end."""
         return iter(())

@@ -77,7 +77,7 @@ def _cache_delete(entries, size, at):
 
 
 @njit(nogil=True, inline="always")
-def _free_rows(reference, arena, pool, blocks, chain):
+def free_rows(reference, arena, pool, blocks, chain):
     """Give back all rows of a key; returns their number."""
     rows = 0
     while reference != NIL:
@@ -298,7 +298,7 @@ def cache_drop_switching(table, chance, salt):
     while at < entries.size >> 1:
         meta = entries[2 * at + 1]
         if meta != EMPTY and meta & SWITCHING != 0 and hash32(entries[2 * at] ^ salt) < chance:
-            rows = _free_rows(meta & NIL, arena_at, pool_at, blocks_at, chain)
+            rows = free_rows(meta & NIL, arena_at, pool_at, blocks_at, chain)
             state[C_ROWS] -= rows
             state[C_SWITCHING_ROWS] -= rows
             state[C_KEYS] -= 1
@@ -337,13 +337,34 @@ def cache_evict(table, below, chance, salt):
             continue
         count = (meta >> 32) & COUNT_MASK
         if count < below or (count == below and hash32(entries[2 * at] ^ salt) < chance):
-            state[C_ROWS] -= _free_rows(meta & NIL, arena_at, pool_at, blocks_at, chain)
+            state[C_ROWS] -= free_rows(meta & NIL, arena_at, pool_at, blocks_at, chain)
             state[C_KEYS] -= 1
             _cache_delete(entries_at, size, at)
             evicted += 1
         else:
             at += 1
     return evicted
+
+
+@njit(f"int64({CACHE}, int64[::1])", cache=True, nogil=True)
+def cache_drop_known(table, known):
+    """Give up every key that another directory, `known`, has as well; returns how many."""
+    entries, state, arena, pool, blocks, chain = table
+    arena_at, pool_at, blocks_at = address_of(arena), address_of(pool), address_of(blocks)
+    entries_at, size = address_of(entries), entries.size >> 1
+    known_at, known_size = address_of(known), known.size >> 1
+    dropped = 0
+    at = 0
+    while at < entries.size >> 1:
+        meta = entries[2 * at + 1]
+        if meta == EMPTY or meta & SWITCHING != 0 or find_key(known_at, known_size, entries[2 * at]) < 0:
+            at += 1
+            continue
+        state[C_ROWS] -= free_rows(meta & NIL, arena_at, pool_at, blocks_at, chain)
+        state[C_KEYS] -= 1
+        _cache_delete(entries_at, size, at)
+        dropped += 1
+    return dropped
 
 
 @njit("void(int64[::1])", cache=True, nogil=True)
@@ -381,7 +402,7 @@ def cache_evict_unbalanced(table, per_count_bytes, entry_bytes, row_bytes, facto
             reference = load_u32(arena[A_BASE] + (reference << arena[A_SHIFT]))
         waiting_bytes = ((meta >> 32) & COUNT_MASK) * per_count_bytes
         if entry_bytes + rows * row_bytes >= factor * waiting_bytes:
-            _free_rows(meta & NIL, arena_at, pool_at, blocks_at, chain)
+            free_rows(meta & NIL, arena_at, pool_at, blocks_at, chain)
             state[C_ROWS] -= rows
             state[C_KEYS] -= 1
             _cache_delete(entries_at, size, at)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba.extending import register_jitable
+
+from semistream.kernels.compiled import Both
 
 
-@register_jitable
+@Both
 def beyond_chance(border: Any) -> Any:
     """Counts n above this have n - sqrt(n) above the border; numbers and arrays alike, in kernels and outside."""
     return border + 0.5 + np.sqrt(border + 0.25)

@@ -1,7 +1,7 @@
 """Choosing the keys of the next shared cache among those of several caches, in two passes and without a list of them.
 
 A key's worth is its count per byte. The first pass adds up bytes by class of worth; whoever builds the cache finds the
-class at which the room ends; the second pass lists the keys above it, a group of rows at a time.
+class at which the room ends; the second pass copies the keys above it, with their rows as they are packed.
 """
 
 # mypy: disallow_untyped_defs=False
@@ -9,17 +9,27 @@ from __future__ import annotations
 
 import numpy as np
 
-from semistream.kernels.arena import A_BASE, A_SHIFT
-from semistream.kernels.cache import COUNT_MASK, EMPTY, SWITCHING
+from semistream.kernels.arena import A_BASE, A_SHIFT, take_slot, word
+from semistream.kernels.cache import (
+    C_KEYS,
+    C_ROWS,
+    COUNT_MASK,
+    EMPTY,
+    SWITCHING,
+    cache_insert,
+    find_key,
+    free_rows,
+)
 from semistream.kernels.compiled import njit
-from semistream.kernels.raw import load_u32
-from semistream.kernels.rows import NIL
+from semistream.kernels.raw import address_of, copy_bytes, load_u32, store_i32
+from semistream.kernels.rows import BLOCK_BYTES, NIL
 from semistream.kernels.tuples import hash32
 
 CLASSES = 1024
 _STEPS = 8.0
 _MIDDLE = 768
-_SALT = np.int64(0x5DEECE66D1CE4E5)
+#: a cache that keys are copied to: entries, its state, those of arena, extents, rows and VAR blocks, keys at most
+TARGET = "Tuple((int64[::1], int64[::1], int64[::1], int32[::1], int64[::1], int64[::1], int64))"
 
 
 @njit(nogil=True, inline="always")
@@ -32,23 +42,44 @@ def _chain_rows(arena, reference):
 
 
 @njit(nogil=True, inline="always")
-def _worth(count, discount, scale, size):
-    """Class of a key that was asked for `count` times and takes `size` bytes; 0 is no worth at all."""
-    weight = (count - discount) * scale
+def _worth(count, doubt, scale, size):
+    """Class of a key that was asked for `count` times and takes `size` bytes; 0 is no worth at all.
+
+    `doubt` takes its own spread, so many times, off the count: a key that was met once may have been met by chance.
+    """
+    weight = (count - doubt * np.sqrt(count)) * scale
     if weight <= 0.0:
         return 0
     return min(max(int(_STEPS * np.log2(weight / size)) + _MIDDLE, 1), CLASSES - 1)
 
 
+@njit(nogil=True, inline="always")
+def _copy_chain(arena, link, their_arena, extents, blocks, their_link):
+    """Copy the blocks whose first reference stands at address `link`; False when there is no room for all of them."""
+    reference = load_u32(link)
+    store_i32(their_link, NIL)
+    while reference != NIL:
+        block = arena[A_BASE] + (reference << arena[A_SHIFT])
+        reference = load_u32(block)
+        fresh = take_slot(their_arena, extents, blocks)
+        if fresh < 0:
+            return False
+        copy_bytes(fresh, block, BLOCK_BYTES)
+        store_i32(fresh, NIL)
+        store_i32(their_link, (fresh - word(their_arena, A_BASE)) >> word(their_arena, A_SHIFT))
+        their_link = fresh
+    return True
+
+
 @njit("void(int64[::1], int64[::1], float64, float64, float64, float64, float64[:,::1])", cache=True, nogil=True)
-def weigh(entries, arena, discount, scale, entry_bytes, row_bytes, histogram):
+def weigh(entries, arena, doubt, scale, entry_bytes, row_bytes, histogram):
     """Count every complete key (row 0) and add its bytes (row 1) to its class of worth."""
     for at in range(entries.size >> 1):
         meta = entries[2 * at + 1]
         if meta == EMPTY or meta & SWITCHING != 0:
             continue
         size = entry_bytes + row_bytes * _chain_rows(arena, meta & NIL)
-        worth = _worth((meta >> 32) & COUNT_MASK, discount, scale, size)
+        worth = _worth((meta >> 32) & COUNT_MASK, doubt, scale, size)
         histogram[0, worth] += 1.0
         histogram[1, worth] += size
 
@@ -73,60 +104,79 @@ def mask_counts(entries, shift, last_row, seen):
 
 
 @njit(
-    "int64(int64[::1], int64[::1], int64[::1], float64, float64, float64, float64, int64, int64, float64,"
-    " int64[::1], int64[::1], int64[::1], int64[::1], int64[::1])",
+    "void(int64[::1], int64[::1], int64[::1], int64, float64, float64, float64, float64, int64, int64, int64, float64,"
+    f" {TARGET}, int64, int64)",
     cache=True,
     nogil=True,
 )
-def pick(
+def copy_keys(
     entries,
     arena,
     cursor,
-    discount,
+    stop,
+    doubt,
     scale,
     entry_bytes,
     row_bytes,
     lowest,
     chance,
+    salt,
     rescale,
-    codes,
-    counts,
-    starts,
-    ends,
-    rows,
+    target,
+    slot_bytes,
+    chain,
 ):
-    """List keys of class `lowest` (each with `chance` in 2**32) and above, from entry `cursor[0]` on.
+    """Copy keys of class `lowest` (each with `chance` in 2**32) and above, rows and all, into another cache.
 
-    Key i has the row slots `rows[starts[i]:ends[i]]`; its count goes on as `rescale` times what it was. Stops when a
-    list is full; a key with more rows than `rows` holds is passed over. Returns the number of keys; `cursor[1]`: rows.
+    Takes the entries from `cursor[0]` on, to `stop`; `cursor[1]` is 1 when the other cache has no room for the next
+    key. A key that is there already is passed over. Counts go on as `rescale` times what they were. The chance is drawn
+    from the code and a `salt`, which must be another each time: those who were lucky once would always be.
+
+    Directories are in the order of hashed codes whatever their size, and so are the rows of a cache that was filled in
+    this way: both sides are walked from their beginning to their end.
     """
-    filled = 0
-    keys = 0
+    others, state, their_arena, extents, pool, blocks, most_keys = target
+    others_at, others_size = address_of(others), others.size >> 1
+    arena_at, extents_at = address_of(their_arena), address_of(extents)
+    pool_at, blocks_at = address_of(pool), address_of(blocks)
+    base, shift = their_arena[A_BASE], their_arena[A_SHIFT]
     at = cursor[0]
-    while at < entries.size >> 1 and keys < codes.size:
+    while at < stop:
         meta = entries[2 * at + 1]
-        if meta == EMPTY or meta & SWITCHING != 0:
-            at += 1
-            continue
-        count = (meta >> 32) & COUNT_MASK
-        length = _chain_rows(arena, meta & NIL)
-        worth = _worth(count, discount, scale, entry_bytes + row_bytes * length)
-        if worth < lowest or (worth == lowest and hash32(entries[2 * at] ^ _SALT) >= chance) or length > rows.size:
-            at += 1
-            continue
-        if filled + length > rows.size:
-            break
-        codes[keys] = entries[2 * at]
-        counts[keys] = int(min(count * rescale, float(COUNT_MASK)))
-        starts[keys] = filled
-        reference = meta & NIL
-        while reference != NIL:
-            rows[filled] = arena[A_BASE] + (reference << arena[A_SHIFT])
-            reference = load_u32(rows[filled])
-            filled += 1
-        ends[keys] = filled
-        keys += 1
         at += 1
+        if meta == EMPTY or meta & SWITCHING != 0:
+            continue
+        code = entries[2 * at - 2]
+        count = (meta >> 32) & COUNT_MASK
+        reference = meta & NIL
+        worth = _worth(count, doubt, scale, entry_bytes + row_bytes * _chain_rows(arena, reference))
+        if worth < lowest or (worth == lowest and hash32(code ^ salt) >= chance):
+            continue
+        if find_key(others_at, others_size, code) >= 0:
+            continue
+        if state[C_KEYS] >= most_keys:
+            cursor[1] = 1
+            break
+        rows = 0
+        first = NIL
+        while reference != NIL and cursor[1] == 0:
+            row = arena[A_BASE] + (reference << arena[A_SHIFT])
+            reference = load_u32(row)
+            slot = take_slot(arena_at, extents_at, pool_at)
+            if slot < 0:
+                cursor[1] = 1
+                break
+            copy_bytes(slot, row, slot_bytes)
+            store_i32(slot, first)
+            first = (slot - base) >> shift
+            rows += 1
+            if chain > 0 and not _copy_chain(arena, row + chain, arena_at, extents_at, blocks_at, slot + chain):
+                cursor[1] = 1
+        if cursor[1] != 0:
+            free_rows(first, arena_at, pool_at, blocks_at, chain)
+            at -= 1
+            break
+        cache_insert(others_at, others_size, code, (int(min(count * rescale, float(COUNT_MASK))) << 32) | first)
+        state[C_KEYS] += 1
+        state[C_ROWS] += rows
     cursor[0] = at
-    cursor[1] = filled
-    return keys

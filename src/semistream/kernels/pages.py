@@ -9,7 +9,6 @@ where the buffers of each column lie.
 from __future__ import annotations
 
 import mmap
-from typing import Any
 
 import numpy as np
 
@@ -19,9 +18,6 @@ from semistream.kernels.raw import load_i32, load_i64, load_u16, load_u32, load_
 
 FIXED, BOOL, VAR = 0, 1, 2
 CHECKSUM_SEED = np.uint64(0)
-# numba types an intrinsic by its Python signature, with the typing context that calls do not pass.
-_pread: Any = native_pread
-_madvise: Any = native_madvise
 
 #: since Linux 5.14
 MADV_POPULATE_READ = 22
@@ -96,7 +92,7 @@ def read_fully(fd, address, low, end, size, result):
     """
     got = 0
     while got < end - low:
-        count = _pread(fd, address + got, size - got, low + got)
+        count = native_pread(fd, address + got, size - got, low + got)
         if count <= 0:
             result[3] = low + got
             return False
@@ -238,7 +234,7 @@ def populate_pages(base, pages, starts):
         while j < n and 0 <= base[j] - end < _FAULT_AROUND:
             end = base[j] + starts[pages[j] + 1] - starts[pages[j]]
             j += 1
-        if _madvise(low, end - low, MADV_POPULATE_READ) != 0:
+        if native_madvise(low, end - low, MADV_POPULATE_READ) != 0:
             return i
         i = j
     return -1
@@ -320,7 +316,7 @@ def locate_in_table(fd, fences, codes, address, blocks, gap_blocks, page_rows, f
             size = (high - low) * TABLE_BLOCK
             got = np.int64(0)
             while got < size:
-                count = _pread(fd, address + got, size - got, low * TABLE_BLOCK + got)
+                count = native_pread(fd, address + got, size - got, low * TABLE_BLOCK + got)
                 if count <= 0:
                     result[1] = low
                     result[2] = 0

@@ -1,94 +1,33 @@
 """Loads, stores and copies at a raw address, for kernels that walk Arrow buffers and arenas.
 
-Numba arrays need one dtype and one stride; a page of R or a packed row has many. These intrinsics compile to
-the single machine instruction, unaligned, and are the only place where addresses are dereferenced.
+The names stand for the intrinsics of `intrinsics`, which only a compilation needs.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
-from semistream.kernels.compiled import njit
+from semistream.kernels.compiled import Intrinsic, njit
 
+_intrinsic: Any = partial(Intrinsic, "semistream.kernels.intrinsics")
 
-def _loader(bits: int, result: Any, signed: bool) -> Any:
-    @intrinsic
-    def load(typingctx: Any, address: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            kind = ir.IntType(bits)
-            value = builder.load(builder.inttoptr(args[0], kind.as_pointer()))
-            value.align = 1
-            wide = ir.IntType(result.bitwidth)
-            if bits == result.bitwidth:
-                return value
-            return builder.sext(value, wide) if signed else builder.zext(value, wide)
-
-        return result(types.int64), codegen
-
-    return load
-
-
-def _storer(bits: int, accepted: Any) -> Any:
-    @intrinsic
-    def store(typingctx: Any, address: Any, value: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            kind = ir.IntType(bits)
-            narrow = args[1] if bits == accepted.bitwidth else builder.trunc(args[1], kind)
-            instruction = builder.store(narrow, builder.inttoptr(args[0], kind.as_pointer()))
-            instruction.align = 1
-            return context.get_dummy_value()
-
-        return types.void(types.int64, accepted), codegen
-
-    return store
-
-
-load_u8 = _loader(8, types.int64, signed=False)
-load_i8 = _loader(8, types.int64, signed=True)
-load_u16 = _loader(16, types.int64, signed=False)
-load_i16 = _loader(16, types.int64, signed=True)
-load_u32 = _loader(32, types.int64, signed=False)
-load_i32 = _loader(32, types.int64, signed=True)
-load_i64 = _loader(64, types.int64, signed=True)
-load_u64 = _loader(64, types.uint64, signed=False)
-store_u8 = _storer(8, types.int64)
-store_i16 = _storer(16, types.int64)
-store_i32 = _storer(32, types.int64)
-store_i64 = _storer(64, types.int64)
-
-
-@intrinsic
-def native_pread(typingctx: Any, fd: Any, address: Any, count: Any, offset: Any) -> Any:
-    """libc pread(2): lets a kernel read many page runs without the GIL or a Python call for each."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        i64, i32 = ir.IntType(64), ir.IntType(32)
-        kind = ir.FunctionType(i64, [i32, ir.IntType(8).as_pointer(), i64, i64])
-        function = cgutils.get_or_insert_function(builder.module, kind, "pread")
-        pointer = builder.inttoptr(args[1], ir.IntType(8).as_pointer())
-        return builder.call(function, [builder.trunc(args[0], i32), pointer, args[2], args[3]])
-
-    return types.int64(types.int64, types.int64, types.int64, types.int64), codegen
-
-
-@intrinsic
-def native_madvise(typingctx: Any, address: Any, count: Any, advice: Any) -> Any:
-    """libc madvise(2): 0, or -1 for an error."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        i64, i32 = ir.IntType(64), ir.IntType(32)
-        kind = ir.FunctionType(i32, [ir.IntType(8).as_pointer(), i64, i32])
-        function = cgutils.get_or_insert_function(builder.module, kind, "madvise")
-        pointer = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
-        return builder.sext(builder.call(function, [pointer, args[1], builder.trunc(args[2], i32)]), i64)
-
-    return types.int64(types.int64, types.int64, types.int64), codegen
+load_u8 = _intrinsic("load_u8")
+load_i8 = _intrinsic("load_i8")
+load_u16 = _intrinsic("load_u16")
+load_i16 = _intrinsic("load_i16")
+load_u32 = _intrinsic("load_u32")
+load_i32 = _intrinsic("load_i32")
+load_i64 = _intrinsic("load_i64")
+load_u64 = _intrinsic("load_u64")
+store_u8 = _intrinsic("store_u8")
+store_i16 = _intrinsic("store_i16")
+store_i32 = _intrinsic("store_i32")
+store_i64 = _intrinsic("store_i64")
+native_pread = _intrinsic("native_pread")
+native_madvise = _intrinsic("native_madvise")
 
 
 @njit("void(int64, int64, int64)", cache=True, nogil=True)

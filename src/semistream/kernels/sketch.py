@@ -3,7 +3,7 @@
 # mypy: disallow_untyped_defs=False
 from __future__ import annotations
 
-from numba import uint64
+from numpy import uint64
 
 from semistream.kernels.compiled import njit
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import uint64
+from numpy import uint64
 
 from semistream.kernels.compiled import njit
 from semistream.kernels.raw import load_u8, store_u8

@@ -227,7 +227,7 @@ class Lab:
         on = source.on if isinstance(source.on, str) else dict(source.on)
         return Situation.of(
             self.master(source),
-            JoinSpec.make(on),
+            JoinSpec.make(on, "inner"),
             source.stream_schema(self.data),
             memory,
             source.classes(),

@@ -195,13 +195,19 @@ class GatheringLoop(LookupLoop):
     def __init__(self, work: Workplace, finder: PartFinder, cache: Cache, gathered: GatheredTuples) -> None:
         super().__init__(work, finder, cache)
         self._gathered = gathered
+        #: whether another cache has answered what comes here: then a key is rarely missed twice in a batch
+        self._is_behind = False
 
     @property
     def waiting(self) -> int:
         return len(self._gathered)
 
+    def hand_over(self, shared: Cache) -> None:
+        super().hand_over(shared)
+        self._is_behind = True
+
     def look_up(self, chunk: Chunk, ids: Int64s) -> Iterator[pa.RecordBatch]:
-        if self.finder.hurries:
+        if self.finder.hurries and not self._is_behind:
             yield from super().look_up(chunk, ids)
             return
         if not self._gathered.add(chunk, ids):

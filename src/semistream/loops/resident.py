@@ -5,6 +5,8 @@ A key that is not in the cache is then not in R, so no tuple ever waits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from semistream.engine.facts import MasterFacts
@@ -48,15 +50,19 @@ def resident_keys(rows: int) -> int:
     return int(rows / _LOAD * MAX_LOAD) + 8
 
 
-def fill(loop: Loop, cache: Cache) -> bool:
-    """Put all of R into an empty cache, with the means of a running join; False when it has no room for all."""
-    return _fill(loop.work, cache, loop.borrow_disk())
+def fill(loop: Loop, cache: Cache, check: Callable[[], None] = lambda: None) -> bool:
+    """Put all of R into an empty cache, with the means of a running join; False when it has no room for all.
+
+    `check` is called before each load; what it raises ends this.
+    """
+    return _fill(loop.work, cache, loop.borrow_disk(), check)
 
 
-def _fill(work: Workplace, cache: Cache, disk: DiskBuffer) -> bool:
+def _fill(work: Workplace, cache: Cache, disk: DiskBuffer, check: Callable[[], None] = lambda: None) -> bool:
     cache.counting = False
     slots, ids = (np.empty(work.scratch.size, dtype=np.int64) for _ in range(2))
     for page in range(0, work.reader.n_pages, disk.n_pages):
+        check()
         block = disk.load(page, disk.n_pages)
         at = 0
         while at < block.n_rows:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import secrets
+import shutil
 import time
 from collections.abc import Collection
 from contextlib import suppress
@@ -28,6 +31,7 @@ from semistream.master.leases import (
     Pin,
     drop_orphans,
     drop_unused,
+    held_alone,
     is_leased,
     lease_holders,
     orphans,
@@ -38,7 +42,8 @@ from semistream.master.leases import (
     unpinned_versions,
 )
 from semistream.master.pages import PageMaster, PageStoreReader
-from semistream.master.publish import leftovers, scratch_folder
+from semistream.master.publish import is_being_built, leftovers, scratch_folder
+from semistream.sealed import sync
 
 _RUN_PAGES = 256
 
@@ -192,6 +197,28 @@ def collect(
             is_open = is_leased(path / version_name(number))
             removed.kept.append(f"version {number}: it {'is open' if is_open else 'cannot be removed'}")
     return removed
+
+
+#: in the name of a store that is being removed
+REMOVED = ".removed-"
+
+
+def remove_store(store: str | Path) -> str | None:
+    """Remove a store altogether; if somebody uses it, it stays, and the answer says who."""
+    path = Path(store)
+    aside = path.with_name(f".{path.name}{REMOVED}{secrets.token_hex(4)}")
+    with store_lock(path), held_alone(path / version_name(number) for number in versions_in(path)) as taken:
+        if taken is not None:
+            return f"{taken.name} is open"
+        if pins_in(path):
+            return f"the query {pins_in(path)[0].owner!r} has pinned a version"
+        if is_being_built(path):
+            return "it is being built"
+        # Under another name first, so that nobody finds half of it.
+        os.rename(path, aside)
+        sync(path.parent)
+    shutil.rmtree(aside, ignore_errors=True)
+    return None
 
 
 def _given_up(path: Path, pins: list[Pin], forget: Collection[str], older_than: float | None) -> list[str]:

@@ -18,7 +18,7 @@ import errno
 import fcntl
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -390,3 +390,25 @@ def _record(file: Path, identity: Identity) -> Identity:
         except OSError as error:
             raise StoreError(f"{file} cannot be written ({error.strerror}): the store must be writable") from error
     raise StoreError(f"{file} cannot be written: its folder is removed again and again")
+
+
+@contextmanager
+def held_alone(folders: Iterable[Path]) -> Iterator[Path | None]:
+    """Keep versions from being opened meanwhile; gives the first one that somebody has open, or None."""
+    handles: list[int] = []
+    taken: Path | None = None
+    try:
+        for folder in folders:
+            # Without a manifest nobody can have opened the version.
+            if not (folder / MANIFEST).exists():
+                continue
+            try:
+                handles.append(os.open(folder / MANIFEST, os.O_RDWR))
+                fcntl.flock(handles[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                taken = folder
+                break
+        yield taken
+    finally:
+        for handle in handles:
+            os.close(handle)

@@ -97,6 +97,11 @@ def _lock(folder: Path) -> int | None:
     return handle
 
 
+def is_being_built(path: Path) -> bool:
+    """Whether a live process builds a version of a store just now."""
+    return len(leftovers(path, remove=False)) < len(list(path.glob(f"{_SCRATCH}*")))
+
+
 def leftovers(path: Path, remove: bool) -> list[str]:
     """Names of what crashed builds left behind, removed if so wanted; a live build holds a lock on its folder."""
     found = []

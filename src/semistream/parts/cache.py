@@ -20,6 +20,8 @@ Bools = npt.NDArray[np.bool_]
 
 MAX_LOAD = 0.75
 _COUNT_CLASSES = 4096
+#: part of a cache that may be free after an eviction
+_LEAST_USED = 0.25
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,8 @@ class Cache:
         self.counting = True
         #: all of R is here: a key that is not, does not exist
         self.complete = False
+        #: how often all counts were halved
+        self.halvings = 0
         self._salt = 0
         self._histogram = np.empty(_COUNT_CLASSES, dtype=np.int64)
 
@@ -237,6 +241,27 @@ class Cache:
         if self.layout.has_var:
             self.blocks.pack(self.layout, block, ids, 0, count, slots)
 
+    @property
+    def is_nearly_full(self) -> bool:
+        """Whether it is full but for what was evicted lately to make room."""
+        room = self.row_room
+        return self.keys >= (1 - _LEAST_USED) * self.max_keys or room <= _LEAST_USED * (self.rows + room)
+
+    @property
+    def is_mostly_empty(self) -> bool:
+        """Whether it has room for more than it holds."""
+        return self.row_room > self.rows and 2 * self.keys < self.max_keys
+
+    def coldest(self, keys: int) -> float:
+        """Requests that the `keys` least frequent keys have had, all together."""
+        kernel.cache_count_histogram(self.entries, self._histogram)
+        reached = np.minimum(np.cumsum(self._histogram), keys)
+        return float(np.diff(reached, prepend=0) @ np.arange(_COUNT_CLASSES))
+
+    def drop_known(self, other: Cache) -> int:
+        """Give up all keys that another cache has too, which is asked before this one; returns how many."""
+        return int(kernel.cache_drop_known(self.table, other.entries))
+
     def evict_least(self, keys: int) -> int:
         """Evict about `keys` of the least frequent keys.
 
@@ -323,4 +348,5 @@ class Cache:
 
     def age(self) -> None:
         """The past counts half: old favourites fade when the stream changes."""
+        self.halvings += 1
         kernel.cache_age(self.entries)

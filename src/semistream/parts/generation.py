@@ -2,9 +2,10 @@
 
 A generation is never changed but for its counts, which all processes raise as they hit (an increment lost to a race
 costs a little accuracy, nothing else). The next one is built aside from the best keys of this one and of the builder's
-own cache, and takes force by a rename; whoever still maps the old file keeps it until the next look. All of it is soft
-state: without it a join is slower, never wrong, and whatever goes wrong with its files is noted and kept from the join
-(see `generation_file.py` for what a file is and how it is checked).
+own cache, and takes force by a rename; whoever still maps the old file keeps it until the next look. It is built when
+what the old one lacks has cost as much as building takes, and beside the tasks (`upkeep.py`). All of it is soft state:
+without it a join is slower, never wrong, and whatever goes wrong with its files is noted and kept from the join (see
+`generation_file.py` for what a file is and how it is checked).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from semistream.columns.rows import BatchColumns, RowLayout
+from semistream.columns.rows import RowLayout
 from semistream.kernels import generation as kernel
 from semistream.kernels.cache import ENTRY_BYTES
 from semistream.kernels.rows import BLOCK_BYTES
@@ -38,19 +39,54 @@ from semistream.parts.generation_file import (
     remove_scratch,
 )
 
-__all__ = ["Generation", "Generations"]
+__all__ = ["Generation", "Generations", "GivenUpError", "Seen"]
 
 _LOCK = "build.lock"
-_GROUP_ROWS = 8192
+#: entries of a directory that are copied in one go, after which a build may be given up
+_GROUP_ENTRIES = 65536
 _KEY_BYTES = ENTRY_BYTES / MAX_LOAD
-#: one request says little about a key that was met for the first time
-_DISCOUNT = 0.5
-_GROWTH = 0.5
+#: how often its own spread is taken off a count of a process's own cache, against those in a generation
+_DOUBT = 1.0
 _WINDOW_PER_KEY = 40
+_SALT = 0x9E3779B97F4A7C1
 _LEAST_TUPLES = 10_000
+#: what a missed tuple takes, in tuples that are hit: an estimate for mapped pages, too low past the page cache
+_MISS = 8.0
+#: of the hits of a private cache that has given its keys away, those that it will have with the keys that come after
+_AGAIN = 0.7
+#: a generation that has less than this part of its hits left has counts of a stream that is gone
 _DRIFT = 0.9
+#: part of the keys of a generation that are worth another one for those who come
+_NEW_KEYS = 0.05
+#: the rate of the coldest keys is looked at again when so many more tuples have asked
+_LOOK_AGAIN = 1.25
 #: failures to open a file that say nothing about the file
 _NOT_THE_FILE = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN)
+
+
+class GivenUpError(Exception):
+    """Nobody wants the generation any more that is being built."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a task has seen: its tuples, how many of them a cache has answered, and the seconds of its join."""
+
+    tuples: int = 0
+    hits: int = 0
+    shared_hits: int = 0
+    seconds: float = 0.0
+
+    @property
+    def private_rate(self) -> float:
+        """Tuples that the private cache has answered, per tuple."""
+        return (self.hits - self.shared_hits) / max(self.tuples, 1)
+
+    @property
+    def miss_seconds(self) -> float:
+        """What a miss takes longer than a hit."""
+        in_hits = self.hits + _MISS * (self.tuples - self.hits)
+        return (_MISS - 1) * self.seconds / max(in_hits, 1.0)
 
 
 class Generations:
@@ -79,8 +115,20 @@ class Generations:
         self.current: Generation | None = None
         self.failures = 0
         self.last_failure: str | None = None
+        #: generations that were built here, and the seconds spent on building and verifying
+        self.built = 0
+        self.seconds = 0.0
         self._off = BackOff(clock)
+        #: tuples since the generation is used, and those that the counts of the private cache stand for
         self._fresh_tuples = 0
+        self._window = 0.0
+        self._halvings = 0
+        #: the newest generation, verified and mapped, until it is taken into use
+        self._ready: Generation | None = None
+        #: the rate of so many of the coldest keys, and how many tuples had asked when it was looked at
+        self._coldest = (0, 0.0, 0.0)
+        #: the part of its hits that the current generation still has
+        self._still_true = 1.0
         #: files that were looked at and are of no use
         self._refused: set[Found] = set()
         with self._softly("making the folder"):
@@ -91,7 +139,8 @@ class Generations:
         """The smallest limit that is worth a generation."""
         return HEADER_BYTES + 64 * (layout.slot_bytes + BLOCK_BYTES) + (1 << 16)
 
-    def _note(self, doing: str, error: Exception) -> None:
+    def note(self, doing: str, error: Exception) -> None:
+        """Count a failure, and leave the files alone for a while."""
         self.failures += 1
         self.last_failure = f"{doing} {self.folder}: {error}"
         self._off.failed()
@@ -102,58 +151,137 @@ class Generations:
         try:
             yield
         except (OSError, GenerationError) as error:
-            self._note(doing, error)
+            self.note(doing, error)
 
     def refresh(self) -> bool:
-        """Map the newest generation; True if it is another one than before."""
+        """Map the newest generation and use it; True if it is another one than before."""
+        self.look()
+        return self.adopt()
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether there is a file that `look` may want to map."""
+        outdated = False
+        if not self._off.waiting:
+            with self._softly("looking for a generation in"):
+                newest = next(iter(generations_in(self.folder)), None)
+                outdated = newest is not None and not self._is_mapped(newest) and newest not in self._refused
+        return outdated
+
+    def look(self) -> None:
+        """Verify and map the newest generation, for `adopt`."""
         if self._off.waiting:
-            return False
-        with self._softly("looking for a generation in"):
+            return
+        with self._softly("looking for a generation in"), self._timed():
             found = generations_in(self.folder)
             self._refused.intersection_update(found)
             for file in found:
-                if self._is_current(file):
-                    return False
-                if file not in self._refused and self._use(file):
-                    return True
-        return False
+                if self._is_mapped(file) or (file not in self._refused and self._map(file)):
+                    return
+
+    def adopt(self) -> bool:
+        """Use what `look` has mapped; False if there is nothing new."""
+        if self._ready is None:
+            return False
+        self.current, self._ready = self._ready, None
+        self._fresh_tuples = 0
+        self._coldest = (0, 0.0, 0.0)
+        self._still_true = 1.0
+        return True
 
     def _is_current(self, file: Found) -> bool:
         return self.current is not None and file.inode == self.current.inode
 
-    def _use(self, file: Found) -> bool:
+    def _is_mapped(self, file: Found) -> bool:
+        return self._is_current(file) or (self._ready is not None and file.inode == self._ready.inode)
+
+    def _map(self, file: Found) -> bool:
         try:
-            self.current = Generation(file.path, self.layout, self.signature)
+            self._ready = Generation(file.path, self.layout, self.signature)
         except FileNotFoundError:
             # Replaced while we looked: there will be another.
             return False
         except (OSError, GenerationError) as error:
             if not isinstance(error, OSError) or error.errno not in _NOT_THE_FILE:
                 self._refused.add(file)
-            self._note(f"using {file.path.name} in", error)
+            self.note(f"using {file.path.name} in", error)
             return False
         self._off.worked()
-        self._fresh_tuples = 0
         return True
 
-    def saw(self, tuples: int) -> None:
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - start
+
+    # ------------------------------------------------------------------------------ when to build the next
+
+    def saw(self, tuples: int, private: Cache | None = None, seen: Seen | None = None) -> None:
         """`tuples` more stream tuples passed through the private cache."""
         self._fresh_tuples += tuples
+        if private is not None:
+            self._window /= 2.0 ** min(private.halvings - self._halvings, 64)
+            self._halvings = private.halvings
+        self._window += tuples
+        now = self.current
+        if now is None or now.complete or private is None or seen is None or not seen.tuples:
+            return
+        if now.asked >= _LEAST_TUPLES and now.hit_rate:
+            lately = seen.shared_hits / seen.tuples / now.hit_rate
+            self._still_true = lately if lately < _DRIFT else 1.0
+        if private.is_nearly_full:
+            now.lose(self._gain(now, private, seen) * seen.tuples * seen.miss_seconds)
+
+    def _gain(self, now: Generation, private: Cache, seen: Seen) -> float:
+        """Tuples, per tuple, that are missed and would be hits with the next generation, less those it would lose.
+
+        A key is a hit wherever it is cached, so a key that moves from the private cache into the generation brings the
+        hits of the one that takes its place there, and costs those of the one that it drives out here.
+        """
+        keys = max(private.keys, 1)
+        free = 0.0
+        if not now.header.full:
+            free = min((self.limit_bytes - now.file_bytes) / (_KEY_BYTES + self._row_bytes(private)), keys)
+        lost = self._coldest_rate(now, int(keys - free))
+        # What finds room without driving out another is also new to other processes.
+        again = _AGAIN + (1.0 - _AGAIN) * free / keys
+        # Where the stream has changed, the counts of the generation tell of keys that were hot.
+        return again * seen.private_rate - self._still_true * lost
+
+    def _coldest_rate(self, now: Generation, keys: int) -> float:
+        """Requests per tuple for so many of the generation's least wanted keys.
+
+        A count of c stands for a rate of c + 1: those which were counted least are those with the least luck, too.
+        """
+        if keys <= 0:
+            return 0.0
+        window = max(now.header.window + now.asked, 1.0)
+        looked_for, looked_at, rate = self._coldest
+        if window > _LOOK_AGAIN * looked_at or not 0.8 < looked_for / keys < _LOOK_AGAIN:
+            looked_for, rate = keys, (now.cache.coldest(keys) + keys) / window
+            self._coldest = (keys, window, rate)
+        return rate * keys / looked_for
 
     def is_due(self, private: Cache) -> bool:
-        """Whether a new generation promises enough to be worth building."""
-        if self._off.waiting:
+        """Whether the lacks of the current generation have cost as much as the next one would.
+
+        As long as there is room, what was learnt since is also kept for processes that come: whenever the tuples have
+        doubled.
+        """
+        if self._off.waiting or self._ready is not None:
             return False
         now = self.current
         if now is None:
             return self._fresh_tuples > 0
         if now.complete or self._fresh_tuples < _LEAST_TUPLES:
             return False
-        if now.asked >= _LEAST_TUPLES * 5 and now.hit_rate < _DRIFT * now.header.hit_rate:
+        if not now.header.full and now.asked >= now.header.window and private.keys >= _NEW_KEYS * now.header.keys:
             return True
-        if not now.header.full and private.is_full:
-            return True
-        return now.asked >= (1.0 if now.header.full else _GROWTH) * now.header.window
+        grown = min(self.limit_bytes / now.file_bytes, 1.0 + private.bytes_held / now.file_bytes)
+        return now.lost_seconds >= now.header.seconds * grown
 
     @contextmanager
     def building(self) -> Iterator[bool]:
@@ -192,27 +320,48 @@ class Generations:
             mine = newest is None or self._is_current(newest) or newest in self._refused
         return mine
 
-    def merge(self, private: Cache) -> None:
-        """Publish the next generation: the best keys of the current one and of a process's own cache."""
-        row_bytes = float(self.layout.slot_bytes)
-        if private.rows and self.layout.has_var:
-            row_bytes += private.blocks.live * BLOCK_BYTES / private.rows
+    def merge(
+        self, private: Cache, released: Callable[[], None] = lambda: None, check: Callable[[], None] = lambda: None
+    ) -> None:
+        """Publish the next generation: the best keys of the current one and of a process's own cache.
+
+        `released` is called when the private cache is no longer read, `check` now and then: what it raises ends this.
+        """
+        row_bytes = self._row_bytes(private)
         old = self.current
-        window = float(self._fresh_tuples) if old is None else old.header.window + old.asked
-        sources = [_Source(private, window / max(self._fresh_tuples, 1), 0.0 if old is None else _DISCOUNT)]
+        window = self._window if old is None else old.header.window + old.asked
+        sources = [_Source(private, window / max(self._window, 1.0), 0.0 if old is None else _DOUBT)]
         if old is not None:
-            sources.append(_Source(old.cache, 1.0, 0.0))
+            # Of a stream that is gone neither the counts are true nor the tuples that they were counted over.
+            sources.append(_Source(old.cache, self._still_true**2, 0.0))
+            window *= self._still_true
         histogram = np.zeros((2, kernel.CLASSES))
         for source in sources:
             source.weigh(row_bytes, histogram)
         lowest, chance, keys, full = _cut(histogram, self._room(row_bytes))
         rescale = 0.5 if full and window > _WINDOW_PER_KEY * keys else 1.0
-        with self._softly("building a generation in"), self._scratch(keys, self._wanted(keys, private)) as scratch:
-            # The old keys first: they are what the new generation must not lose if rows come out larger than expected.
-            for source in reversed(sources):
-                source.copy(scratch.cache, row_bytes, lowest, chance, rescale)
-            hit_rate = 0.0 if old is None else old.hit_rate
-            self._publish(scratch, window * rescale, hit_rate, full=full, complete=False)
+        salt = (1 if old is None else old.number + 1) * _SALT & (2**63 - 1)
+        with (
+            self._softly("building a generation in"),
+            self._timed(),
+            self._scratch(keys, self._wanted(keys, private)) as scratch,
+        ):
+            for source in sources:
+                source.copy(scratch.cache, row_bytes, (lowest, chance, salt), rescale, check)
+                released()
+            check()
+            self._publish(scratch, window * rescale, full=full, complete=False)
+
+    def _row_bytes(self, private: Cache) -> float:
+        """Bytes of a row in the next generation, from those in its sources."""
+        if not self.layout.has_var:
+            return float(self.layout.slot_bytes)
+        rows, held = private.rows, float(private.rows * self.layout.slot_bytes)
+        if private.rows and not private.shares_blocks:
+            held += private.blocks.live * BLOCK_BYTES
+        if self.current is not None:
+            rows, held = rows + self.current.header.rows, held + self.current.header.arena
+        return held / rows if rows else float(self.layout.slot_bytes)
 
     def load(self, keys: int, fill: Callable[[Cache], bool], room_bytes: int | None = None) -> bool:
         """Publish a generation that `fill` loads with all of R; False if that cannot be had, and `merge` may be.
@@ -220,10 +369,10 @@ class Generations:
         `fill` says whether there was room for all, in `room_bytes` if they are given: the disk then sets no more aside.
         """
         loaded = False
-        with self._softly("loading all of R into"), self._scratch(keys, room_bytes) as scratch:
+        with self._softly("loading all of R into"), self._timed(), self._scratch(keys, room_bytes) as scratch:
             if not fill(scratch.cache):
                 raise GenerationError(f"R is larger than it seemed: {self.limit_bytes} bytes are too few")
-            self._publish(scratch, 0.0, 1.0, full=True, complete=True)
+            self._publish(scratch, 0.0, full=True, complete=True)
             loaded = True
         return loaded
 
@@ -243,7 +392,7 @@ class Generations:
         length = self.limit_bytes if wanted is None else min(wanted, self.limit_bytes)
         return Scratch(self.folder, self.layout, keys, length)
 
-    def _publish(self, scratch: Scratch, window: float, hit_rate: float, *, full: bool, complete: bool) -> None:
+    def _publish(self, scratch: Scratch, window: float, *, full: bool, complete: bool) -> None:
         found = generations_in(self.folder)
         numbers = [file.number for file in found]
         if self.current is not None:
@@ -251,7 +400,8 @@ class Generations:
         # Above all that there are, also those nobody can use: they are removed with the others.
         number = max(numbers, default=0) + 1
         path = path_of(self.folder, number)
-        scratch.publish(path, number, self.signature, window, hit_rate, full=full, complete=complete)
+        scratch.publish(path, number, self.signature, window, full=full, complete=complete)
+        self.built += 1
         for file in found:
             with suppress(OSError):
                 file.path.unlink()
@@ -261,52 +411,49 @@ class Generations:
 class _Source:
     """A cache whose keys may go into the next generation.
 
-    `scale` is what one of its requests counts for, `discount` what is taken off each count.
+    `scale` is what one of its requests counts for, `doubt` how often a count's own spread is taken off it.
     """
 
     cache: Cache
     scale: float
-    discount: float
+    doubt: float
 
     def weigh(self, row_bytes: float, histogram: npt.NDArray[np.float64]) -> None:
         cache = self.cache
-        kernel.weigh(cache.entries, cache.arena.state, self.discount, self.scale, _KEY_BYTES, row_bytes, histogram)
+        kernel.weigh(cache.entries, cache.arena.state, self.doubt, self.scale, _KEY_BYTES, row_bytes, histogram)
 
-    def copy(self, target: Cache, row_bytes: float, lowest: int, chance: int, rescale: float) -> None:
-        """Copy all keys that are worth it, in groups."""
-        cache = self.cache
-        codes, counts, starts, ends = (np.empty(_GROUP_ROWS, dtype=np.int64) for _ in range(4))
-        rows = np.empty(_GROUP_ROWS, dtype=np.int64)
+    def copy(
+        self,
+        target: Cache,
+        row_bytes: float,
+        cut: tuple[int, int, int],
+        rescale: float,
+        check: Callable[[], None],
+    ) -> None:
+        """Copy all keys that are worth it, in groups; `cut` is the lowest class, its chance and a salt for that."""
+        cache, layout = self.cache, self.cache.layout
+        arena, extents, pool = target.pool.view
+        into = (target.entries, target.state, arena, extents, pool, target.blocks.state, target.max_keys)
         cursor = np.zeros(2, dtype=np.int64)
-        while cursor[0] < cache.entries.size >> 1:
-            keys = int(
-                kernel.pick(
-                    cache.entries,
-                    cache.arena.state,
-                    cursor,
-                    self.discount,
-                    self.scale,
-                    _KEY_BYTES,
-                    row_bytes,
-                    lowest,
-                    chance,
-                    rescale * self.scale,
-                    codes,
-                    counts,
-                    starts,
-                    ends,
-                    rows,
-                )
+        entries = cache.entries.size >> 1
+        while cursor[0] < entries and not cursor[1]:
+            check()
+            kernel.copy_keys(
+                cache.entries,
+                cache.arena.state,
+                cursor,
+                min(int(cursor[0]) + _GROUP_ENTRIES, entries),
+                self.doubt,
+                self.scale,
+                _KEY_BYTES,
+                row_bytes,
+                *cut,
+                rescale * self.scale,
+                into,
+                layout.slot_bytes,
+                layout.chain_at,
             )
-            filled = int(cursor[1])
-            block = None
-            if filled:
-                arrays = cache.take(rows, 0, filled)
-                if isinstance(arrays, int):
-                    continue
-                block = BatchColumns(self.cache.layout.physical, arrays, filled)
-            if keys and target.admit(codes[:keys], starts[:keys], ends[:keys], counts[:keys], block) < keys:
-                return
+        target.nulls_seen |= cache.nulls_seen
 
 
 def _cut(histogram: npt.NDArray[np.float64], room: float) -> tuple[int, int, int, bool]:

@@ -20,6 +20,7 @@ import mmap
 import os
 import re
 import stat
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -41,11 +42,11 @@ from semistream.parts.cache import Cache
 Int64s = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
-_FORMAT = "semistream-generation-2"
+_FORMAT = "semistream-generation-3"
 _NAME = re.compile(r"generation-([0-9]+)")
 _SCRATCH = ".generation-"
 HEADER_BYTES = 8192
-_TALLIES_AT, _ASKED, _HITS = 4096, 0, 1
+_TALLIES_AT, _ASKED, _HITS, _LOST_NS = 4096, 0, 1, 2
 _SEAL_AT = _TALLIES_AT - 8
 _ALIGN = 4096
 #: no stream is that long: a larger tally is damage
@@ -77,7 +78,8 @@ class Header:
     complete: bool
     full: bool
     window: float
-    hit_rate: float
+    #: what it took to build
+    seconds: float
     #: of directory and rows, without the counts
     checksum: int = 0
     format: str = _FORMAT
@@ -216,7 +218,7 @@ class Generation:
         finally:
             os.close(handle)
         self._tallies = self._bytes[_TALLIES_AT:HEADER_BYTES].view(np.int64)
-        counted = self._tallies[[_ASKED, _HITS]]
+        counted = self._tallies[[_ASKED, _HITS, _LOST_NS]]
         if (counted < 0).any() or (counted > _MOST_TUPLES).any():
             self._tallies[:] = 0
         directory_end = HEADER_BYTES + header.directory
@@ -251,9 +253,21 @@ class Generation:
     def hit_rate(self) -> float:
         return float(self._tallies[_HITS]) / max(self.asked, 1)
 
+    @property
+    def lost_seconds(self) -> float:
+        """What its lacks have cost so far, in all processes."""
+        return float(self._tallies[_LOST_NS]) / 1e9
+
     def tally(self, asked: int, hits: int) -> None:
         self._tallies[_ASKED] += asked
         self._tallies[_HITS] += hits
+
+    def lose(self, seconds: float) -> None:
+        """Tuples took so much longer than they would with the generation that could be built now, or less long.
+
+        The sum is never below nothing: a generation that was good for long is replaced as soon as any other.
+        """
+        self._tallies[_LOST_NS] = max(int(self._tallies[_LOST_NS]) + int(seconds * 1e9), 0)
 
 
 class Scratch:
@@ -264,6 +278,7 @@ class Scratch:
 
     def __init__(self, folder: Path, layout: RowLayout, keys: int, length: int) -> None:
         self._layout = layout
+        self._since = time.perf_counter()
         directory = -(-Cache.directory_bytes(keys) // _ALIGN) * _ALIGN
         if length < HEADER_BYTES + directory + _ALIGN:
             raise GenerationError(f"{length} bytes are too few for {keys} keys")
@@ -292,9 +307,7 @@ class Scratch:
         with suppress(OSError):
             self._path.unlink()
 
-    def publish(
-        self, path: Path, number: int, signature: str, window: float, hit_rate: float, *, full: bool, complete: bool
-    ) -> None:
+    def publish(self, path: Path, number: int, signature: str, window: float, *, full: bool, complete: bool) -> None:
         """Give the file its header and its name. It is not synced: a power cut costs a cache that starts empty."""
         cache, arena = self.cache, self.cache.arena
         used = (arena.extents_total - arena.free_extents) * arena.extent_bytes
@@ -312,11 +325,12 @@ class Scratch:
             complete=complete,
             full=full,
             window=window,
-            hit_rate=hit_rate,
+            seconds=0.0,
         )
         os.ftruncate(self._handle, header.file_bytes)
         checksum = _checksum(self._handle, header, self._layout.slot_bytes)
-        text = json.dumps({**asdict(header), "checksum": checksum}).encode()
+        seconds = time.perf_counter() - self._since
+        text = json.dumps({**asdict(header), "checksum": checksum, "seconds": seconds}).encode()
         if len(text) > _SEAL_AT:
             raise GenerationError(f"a header of {len(text)} bytes is too long; allowed are {_SEAL_AT}")
         first = np.zeros(_TALLIES_AT, dtype=np.uint8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +31,11 @@ _TERMS = {
     START: "loading R at the beginning",
     LEAVE: "the last pass over R",
 }
+_ORDERS = {"none": "unsorted", "key": "sorted by key", "frequency": "most wanted keys first"}
+
+
+#: what predictions and measured rates are about
+SCOPE = "for the join alone: reading S from its source and writing the result come on top"
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,9 @@ class Measured:
     reads_per_tuple: float
     memory_bytes: int
     memory: dict[str, int]
+    #: of all that was done around the join as well, where somebody has timed that; `whole` says what it was
+    whole_rate_per_s: float | None = None
+    whole: str = ""
 
     @staticmethod
     def of(join: SemiStreamJoin, plan: JoinPlan, batch: int | None = None) -> Measured | None:
@@ -92,28 +100,31 @@ class Explanation:
         r, budget = chosen.situation.r, chosen.situation.budget
         sizes = "".join(f", {name}={value}" for name, value in chosen.options.items())
         yield f"{chosen.algorithm}{sizes}"
-        way = "indexed" if r.has_index else "no index"
+        way = "with an index" if r.has_index else "without an index"
         yield (
-            f"  R        {r.rows:,} tuples of {r.row_bytes:.0f} bytes in pages of {r.page_rows:,}, "
-            f"{way}, in order of {r.order}"
+            f"  R        {r.rows:,} tuples of {r.row_bytes:.0f} bytes, {_ORDERS.get(r.order, r.order)}, {way}, "
+            f"in pages of {r.page_rows:,}"
         )
         yield f"  reads    {self.reading.why}"
         yield f"  S        {self.plan.stream.text()}"
         batch = chosen.situation.workload.batch
         share = budget / max(r.bytes, 1.0)
         yield f"  memory   {format_bytes(budget)}, {share:.3g} × R; batches of {batch:,} tuples{_ending(chosen)}"
-        yield f"  profile  {self.plan.profile.name}"
+        yield f"  costs    {_costs_of(self.plan.profile.name)}"
         yield f"  predicted {self.state}" + (", and measured" if self.measured else "")
+        yield f"  {SCOPE}"
         for label, predicted, measured in self.figures():
             yield f"    {label:<24} {predicted:>14}" + (f" {measured:>14}" if self.measured else "")
         if math.isfinite(self.span):
             yield f"    {'at rest':<24} {at_rest(chosen)}"
-        yield f"    {'reading and computing':<24} {_cost(chosen)}"
+        yield f"    {'time per tuple':<24} {_cost(chosen)}"
+        if self.measured is not None and self.measured.whole_rate_per_s is not None:
+            yield f"  measured as a whole: {self.measured.whole_rate_per_s:,.0f} tuples/s; {self.measured.whole}"
         rival = self.rival
         if rival is not None:
             yield f"  {'runner-up' if chosen is self.plan.choice else 'best other'}: {why_not(chosen, rival)}"
-        for name, why in self.plan.refused.items():
-            yield f"  not {name}: {why}"
+        for names, why in _by_reason(self.plan.refused):
+            yield f"  not {', '.join(names)}: {'each ' if len(names) > 1 else ''}{why}"
         for why in self.revisions:
             yield f"  revised: {why}"
         if found.memory_bytes > budget:
@@ -127,7 +138,10 @@ class Explanation:
     @property
     def state(self) -> str:
         """The same in words."""
-        return "at rest" if math.isinf(self.span) else f"over the first {self.span:,.0f} tuples"
+        if math.isinf(self.span):
+            return "at rest: the cache has learnt what it can"
+        young = ", while the cache is young" if self.span < self.chosen.prediction.rest_tuples else ""
+        return f"over the first {self.span:,.0f} tuples{young}"
 
     def figures(self) -> list[tuple[str, str, str]]:
         """Rows of the table: label, predicted, measured."""
@@ -135,17 +149,17 @@ class Explanation:
         expected = replace(self.chosen, horizon=self.span)
         reads = expected.outlook.mean(lambda state: state.reads_per_tuple, self.span)
         rows = [
-            ("service rate, tuples/s", f"{expected.rate_per_s:,.0f}", _optional(seen)),
-            ("hit rate", f"{expected.hit_rate:.1%}", f"{seen.hit_rate:.1%}" if seen else ""),
-            ("reads per tuple", f"{reads:.3g}", f"{seen.reads_per_tuple:.3g}" if seen else ""),
-            ("delay at full speed", f"{found.delay_s:.3g} s", ""),
-            ("longest delay", f"{found.longest_delay_s:.3g} s", ""),
+            ("tuples per second", f"{expected.rate_per_s:,.0f}", _optional(seen)),
+            ("found in the cache", f"{expected.hit_rate:.1%}", f"{seen.hit_rate:.1%}" if seen else ""),
+            ("reads of R per tuple", f"{reads:.3g}", f"{seen.reads_per_tuple:.3g}" if seen else ""),
+            ("a tuple waits, mean", f"{found.delay_s:.3g} s", ""),
+            ("a tuple waits, at most", f"{found.longest_delay_s:.3g} s", ""),
             ("memory", format_bytes(found.memory_bytes), format_bytes(seen.memory_bytes) if seen else ""),
         ]
         for part, size in found.memory.items():
             rows.append((f"  {part}", format_bytes(size), format_bytes(seen.memory.get(part, 0)) if seen else ""))
         if seen:
-            rows.insert(1, ("  by the cost clock", "", f"{seen.clock_rate_per_s:,.0f}"))
+            rows.insert(1, ("  by counts and costs", "", f"{seen.clock_rate_per_s:,.0f}"))
         return rows
 
     def to_json(self) -> dict[str, Any]:
@@ -156,6 +170,8 @@ class Explanation:
         return {
             "algorithm": self.chosen.algorithm,
             "options": dict(self.chosen.options),
+            "scope": SCOPE,
+            "state": self.state,
             "predicted": _predicted(self.chosen, self.span),
             "measured": None
             if seen is None
@@ -167,6 +183,8 @@ class Explanation:
                 "reads_per_tuple": seen.reads_per_tuple,
                 "memory_bytes": seen.memory_bytes,
                 "memory": seen.memory,
+                "whole_rate_per_s": seen.whole_rate_per_s,
+                "whole": seen.whole,
             },
             "runner_up": None
             if rival is None
@@ -221,7 +239,7 @@ def why_not(chosen: Candidate, rival: Candidate) -> str:
 def at_rest(candidate: Candidate) -> str:
     """What an operator comes to, and when."""
     found = candidate.prediction
-    rates = f"{found.service_rate_per_s:,.0f} tuples/s, {found.hit_rate:.1%} hits"
+    rates = f"{found.service_rate_per_s:,.0f} tuples/s, {found.hit_rate:.1%} found in the cache"
     return f"{rates}, after {found.rest_tuples:,.0f} tuples" if found.rest_tuples else rates
 
 
@@ -257,6 +275,24 @@ def _cost(candidate: Candidate) -> str:
     terms = sorted(cost, key=lambda term: -cost[term])
     large = [term for term in terms if cost[term] * 20 > cost[terms[0]]][:4]
     return ", ".join(f"{_TERMS.get(term, term)} {cost[term] * 1e9:,.0f} ns" for term in large)
+
+
+def _by_reason(refused: Mapping[str, str]) -> list[tuple[list[str], str]]:
+    """Those that are refused for the same reason together, in the order in which reasons come."""
+    found: dict[str, list[str]] = {}
+    for name, why in refused.items():
+        found.setdefault(why, []).append(name)
+    return [(names, why) for why, names in found.items()]
+
+
+def _costs_of(profile: str) -> str:
+    """Whose costs a prediction counts with."""
+    known = {
+        "typical": "of a typical machine; `semistream calibrate` measures this one",
+        "measured": "as `semistream calibrate` measured them",
+        "papers": "of the papers' machine",
+    }
+    return known.get(profile, f"of the profile {profile!r}")
 
 
 def _ending(candidate: Candidate) -> str:

@@ -1,26 +1,30 @@
-"""The one way to open a join: by the name of an algorithm, or without one, and the planner picks it."""
+"""The one way to open a join: by the name of an algorithm, or without one, and the planner picks it.
+
+The planner is imported when it is asked: a join whose algorithm is named needs none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from semistream.algorithms.registry import resolve
-from semistream.cost.profile import CostProfile
 from semistream.engine.join import SemiStreamJoin
 from semistream.engine.protocol import Join
 from semistream.errors import ConfigError
 from semistream.master.base import Master
 from semistream.master.open import MasterSource, open_master
 from semistream.master.reading import Reading, choose_reading
-from semistream.planner.auto import AutoJoin
-from semistream.planner.explain import Explanation, explain
-from semistream.planner.plan import Candidate, make_plan
-from semistream.planner.policy import Policy
-from semistream.planner.stream import StreamSample, StreamStatistics
-from semistream.spec import AUTO, DEFAULT_MEMORY, JoinRequest, On, checked_reads
+from semistream.spec import AUTO, DEFAULT_HOW, DEFAULT_MEMORY, JoinRequest, On, checked_reads
+
+if TYPE_CHECKING:
+    from semistream.cost.profile import CostProfile
+    from semistream.planner.auto import AutoJoin
+    from semistream.planner.explain import Explanation
+    from semistream.planner.policy import Policy
+    from semistream.planner.stream import StreamStatistics
 
 
 def open_join(
@@ -28,7 +32,7 @@ def open_join(
     *,
     master: MasterSource,
     on: On,
-    how: str = "inner",
+    how: str = DEFAULT_HOW,
     select: Sequence[str] | None = None,
     memory: str | int = DEFAULT_MEMORY,
     reads: str = AUTO,
@@ -46,8 +50,9 @@ def open_join(
     picks the algorithm and revises that when the stream turns out otherwise.
 
     `master` is the path of a page store or of Parquet data, Arrow data in memory (a table, a frame), or an opened
-    `Master`; `on` names the key (one column, several, or {stream column: master column}); `select` the master columns
-    wanted (all others are neither cached nor carried); `memory` the bytes the join may hold. With `stream_schema` the
+    `Master`; `on` names the key (one column, several, or {stream column: master column}); `how` is "left" (every tuple
+    of the stream stays), "inner", "semi" or "anti"; `select` names the master columns wanted (all others are neither
+    cached nor carried); `memory` the bytes the join may hold. With `stream_schema` the
     schemas are checked at once instead of at the first push. `options` belong to the algorithm; "auto" takes
     `max_delay`, the longest time that a tuple may wait at full speed ("30s").
 
@@ -133,6 +138,8 @@ def _auto(
     profile: CostProfile | None,
     policy: Policy | None,
 ) -> AutoJoin:
+    from semistream.planner.auto import AutoJoin
+
     return AutoJoin(
         master,
         request.spec,
@@ -168,6 +175,10 @@ def _explain_named(
     policy: Policy | None,
 ) -> Explanation:
     """The named algorithm beside those that the planner would weigh."""
+    from semistream.planner.explain import explain
+    from semistream.planner.plan import Candidate, make_plan
+    from semistream.planner.stream import StreamSample
+
     schema = join.stream_schema
     if schema is None and sample is not None:
         schema = sample.schema

@@ -168,7 +168,9 @@ def make_plan(
             refused[name] = "has no prediction: name it to use it"
             continue
         if algorithm.needs_index and not master.has_index:
-            refused[name] = "needs an index, which this master data lacks: build a page store for it"
+            refused[name] = (
+                "needs an index, which this master data lacks: build a page store for it (`semistream master build`)"
+            )
             continue
         size = budget if isinstance(budget, int) else budget(name)
         if size not in situations:
@@ -195,7 +197,7 @@ def make_plan(
         reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
         kind = BudgetError if too_small and not too_slow else ConfigError
         raise kind(f"no operator can do this join. {reasons}")
-    found = _from_the_start(found, profile, ahead, policy)
+    found = ranked(found, profile, ahead, policy)
     if sizes and ahead / found[0].rate_per_s >= policy.sizes_from_s:
         sized = _sized(found[0], profile, policy.sizes_worth)
         # A larger table keeps its tuples longer.
@@ -203,9 +205,7 @@ def make_plan(
     return JoinPlan(tuple(found), refused, stream, profile, ahead)
 
 
-def _from_the_start(
-    candidates: list[Candidate], profile: CostProfile, horizon: float, policy: Policy
-) -> list[Candidate]:
+def ranked(candidates: list[Candidate], profile: CostProfile, horizon: float, policy: Policy) -> list[Candidate]:
     """The same over a horizon, best first. Nobody is faster young than at rest: the hopeless are not looked into.
 
     Where there is time for a trial, those who are close to the best are looked into as well.

@@ -15,6 +15,9 @@ class Policy:
     #: stream tuples that are expected, what learning and loading must pay for in; None: only what holds at rest counts
     horizon: float | None = 10_000_000
 
+    #: joins that share the cost of a page store which is built for one of them and kept
+    store_uses: float = 2.0
+
     #: what a sample of the stream takes of the budget: a part in this many; of a small budget up to another part
     sample_part: int = 32
     largest_sample_part: int = 8

@@ -36,6 +36,8 @@ class StreamStatistics:
     #: share of the stream without a match, and master tuples of a key that has some
     absent: float = 0.0
     rows_per_key: float = 1.0
+    #: whether these two were seen, and not assumed
+    matches_known: bool = False
 
     @staticmethod
     def assumed(n_rows: int, exponent: float = ASSUMED_EXPONENT, absent: float = 0.0) -> StreamStatistics:
@@ -45,10 +47,18 @@ class StreamStatistics:
     def text(self) -> str:
         """One line for people."""
         known = f"a sample of {self.seen:,} tuples" if self.seen else "nothing is known, assumed"
-        return (
-            f"{known}: Zipf exponent about {self.exponent:.2f}, {self.absent:.0%} without a match, "
-            f"{self.rows_per_key:.3g} master tuples per key"
-        )
+        once = abs(self.rows_per_key - 1.0) < 0.005
+        matches = "each key occurs once in R" if once else f"{self.rows_per_key:.3g} master tuples per key on average"
+        if self.seen and not self.matches_known:
+            matches = f"{matches} (assumed: without an index nothing is looked up)"
+        return f"{known}: {_skew(self.exponent)}, {self.absent:.0%} without a match, {matches}"
+
+
+def _skew(exponent: float) -> str:
+    """How unequal keys are, in words and as the exponent of Zipf's law."""
+    kinds = ((0.3, "all keys about equally often"), (0.8, "some keys more often"), (1.2, "few keys very often"))
+    kind = next((words for end, words in kinds if exponent < end), "very few keys nearly always")
+    return f"{kind} (Zipf exponent {exponent:.2f})"
 
 
 class StreamSample:
@@ -68,6 +78,7 @@ class StreamSample:
         self._null = 0
         self._absent = 0.0
         self._rows_per_key = 1.0
+        self._matches_known = False
 
     @property
     def seen(self) -> int:
@@ -113,6 +124,7 @@ class StreamSample:
         """Take over how many of `tuples` tuples matched nothing, and how many joined rows the others gave."""
         if not tuples:
             return
+        self._matches_known = True
         self._absent = min(unmatched / tuples, 0.999)
         if tuples > unmatched:
             self._rows_per_key = max(rows / (tuples - unmatched), 1.0)
@@ -134,4 +146,6 @@ class StreamSample:
             return StreamStatistics.assumed(int(in_r), absent=self._absent)
         domain = max(int(in_r / (1.0 - self._absent)), 1)
         keys = self._counts.classes(domain, rows_per_key=self._rows_per_key, absent=self._absent)
-        return StreamStatistics(keys, self.seen, self._counts.exponent(domain), self._absent, self._rows_per_key)
+        return StreamStatistics(
+            keys, self.seen, self._counts.exponent(domain), self._absent, self._rows_per_key, self._matches_known
+        )

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from semistream.spark import metrics
     from semistream.spark.enrichment import enrich, enrich_star
+    from semistream.spark.lake import write
     from semistream.spark.layout import build_master
 
-__all__ = ["build_master", "enrich", "enrich_star", "metrics"]
+__all__ = ["build_master", "enrich", "enrich_star", "metrics", "write"]
 
-_HOME = {"build_master": "layout", "enrich": "enrichment", "enrich_star": "enrichment"}
+_HOME = {"build_master": "layout", "enrich": "enrichment", "enrich_star": "enrichment", "write": "lake"}
 
 
 def __getattr__(name: str) -> Any:

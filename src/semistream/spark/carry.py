@@ -194,11 +194,9 @@ class Carrying:
         version = self._version()
         held = self._attach(version)
         try:
-            task_metrics.mark(held)
             yield from self._advance(held, version, task_metrics)
-            with task_metrics.phase("build"):
-                held.end(task_metrics.rows_in)
             task_metrics.done(held)
+            held.end(task_metrics.seen)
         except BaseException:
             WORKSHOP.detach([held])
             raise
@@ -267,10 +265,9 @@ class Carrying:
             # R has changed: those who wait have seen part of the old one, so they finish with it.
             yield from held.join.drain()
             held.switch(changed)
-            task_metrics.mark(held)
         elif self.carried is not None:
             arrivals = self.carried.arrivals
-        held.begin(renew=False)
+        held.begin()
         join, scan = held.join, scan_of(held.join)
         appended = join.stats.appended
         for batch in self.rows:

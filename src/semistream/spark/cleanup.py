@@ -66,7 +66,7 @@ def _sweep(spark: SparkSession) -> None:
             # In this order: a query that starts meanwhile is not among those which have reported.
             reported = metrics.queries()
             if reported:
-                active = _active(spark)
+                active = active_checkpoints(spark)
                 checkpoints |= active
                 ended = reported - active.keys()
                 if ended:
@@ -76,7 +76,7 @@ def _sweep(spark: SparkSession) -> None:
                     metrics.dismiss(ended)
 
 
-def _active(spark: SparkSession) -> dict[str, str]:
+def active_checkpoints(spark: SparkSession) -> dict[str, str]:
     """The checkpoints of all queries that run, in whatever session."""
     running = spark._jsparkSession.sharedState().activeStreamingQueries().values()
     # One that ends while we look is None.

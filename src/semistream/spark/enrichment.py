@@ -35,14 +35,14 @@ from semistream.spark.paths import shared_path
 from semistream.spark.records import Records, records_folder
 from semistream.spark.ticks import ticks
 from semistream.spark.worker import BATCH_PROPERTY, QUERY_PROPERTY, TaskInfo, version_of
-from semistream.spec import AUTO, JoinRequest, JoinSpec, On
+from semistream.spec import AUTO, DEFAULT_HOW, JoinRequest, JoinSpec, On
 
 
 def enrich(
     df: DataFrame,
     master: str | Path,
     on: On,
-    how: str = "left",
+    how: str = DEFAULT_HOW,
     select: Sequence[str] | None = None,
     memory: str | int = DEFAULT_MEMORY,
     algorithm: str = DEFAULT_ALGORITHM,
@@ -113,7 +113,7 @@ def enrich_by(
 def enrich_star(
     df: DataFrame,
     dimensions: Sequence[tuple[str | Path, On, Sequence[str] | None]],
-    how: str = "left",
+    how: str = DEFAULT_HOW,
     memory: str | int = DEFAULT_MEMORY,
     algorithm: str = DEFAULT_ALGORITHM,
     *,
@@ -244,7 +244,10 @@ def _apply(df: DataFrame, dimensions: tuple[Dimension, ...], where: Placement) -
     if shuffle == "key":
         df = by_key(df, dimensions[0], shards or df.sparkSession.sparkContext.defaultParallelism)
     report = metrics.collector(df.sparkSession)
-    return map_batches(df, partial(_task, dimensions, report), schema, label_of(dimensions))
+    # A task of "auto" looks at its first batch before it opens a join.
+    auto = any(dimension.request.is_auto for dimension in dimensions)
+    joins = frozenset() if auto else frozenset(dimension.identity for dimension in dimensions)
+    return map_batches(df, partial(_task, dimensions, report), schema, label_of(dimensions), joins)
 
 
 def _carry(df: DataFrame, dimension: Dimension, where: Placement) -> DataFrame:

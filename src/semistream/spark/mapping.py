@@ -18,14 +18,24 @@ from semistream.spec import AUTO
 Batches = Iterator[pa.RecordBatch]
 
 
-def map_batches(df: DataFrame, work: Callable[[Batches], Batches], schema: StructType, label: str) -> DataFrame:
-    """What `work` makes of the batches of each partition; columns of the result go by their place."""
+def map_batches(
+    df: DataFrame,
+    work: Callable[[Batches], Batches],
+    schema: StructType | str,
+    label: str,
+    joins: frozenset[str] = frozenset(),
+) -> DataFrame:
+    """What `work` makes of the batches of each partition; columns of the result go by their place.
+
+    `joins` are the identities of the joins that the work opens, if it opens them before it asks for a batch: only such
+    work can be done in one process with more of its kind (see `fusing.py`).
+    """
     names = df.columns
     if _plain(names):
-        return df.mapInArrow(_Work(label, work, None), schema)
+        return df.mapInArrow(Work(label, work, None, joins), schema)
     # mapInArrow looks its columns up by name, as an expression: dots and backticks would mean something.
     places = [f"c{i}" for i in range(len(names))]
-    return df.toDF(*places).mapInArrow(_Work(label, work, tuple(names)), schema)
+    return df.toDF(*places).mapInArrow(Work(label, work, tuple(names), joins), schema)
 
 
 def label_of(dimensions: Sequence[Dimension], *notes: str) -> str:
@@ -57,11 +67,14 @@ def _plain(names: Sequence[str]) -> bool:
     return not alike and not any(re.search(r"[.`]|^\*?$", name) for name in names)
 
 
-class _Work:
+class Work:
     """A function with a name of its own that travels to the workers."""
 
-    def __init__(self, label: str, work: Callable[[Batches], Batches], names: tuple[str, ...] | None) -> None:
+    def __init__(
+        self, label: str, work: Callable[[Batches], Batches], names: tuple[str, ...] | None, joins: frozenset[str]
+    ) -> None:
         self.__name__ = label
+        self.joins = joins
         self._work = work
         self._names = names
 

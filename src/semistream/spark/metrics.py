@@ -26,6 +26,7 @@ from pyspark import SparkContext, TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import DataFrame, SparkSession
 
+from semistream.parts.generation import Seen
 from semistream.spark.dimension import Dimension
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ _COUNTS = {
     "bytes_read": "bytes_read",
     "reads": "reads",
 }
-_SUMS = ("rows_in", *_COUNTS, "carried", "cache_failures", "seconds_input", "seconds_join", "seconds_build")
+_SUMS = ("rows_in", *_COUNTS, "carried", "builds", "cache_failures", "seconds_input", "seconds_join", "seconds_build")
 _LARGEST = ("cache_bytes", "peak_bytes", "generation", "master_version", "carried_oldest_s")
 #: words: all that tasks said, and the last
 _DIFFERENT, _LAST = ("algorithm", "reading"), ("reading_why", "last_cache_failure")
@@ -77,8 +78,8 @@ class TaskMetrics:
     last_cache_failure: str = ""
     values: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
-    _before: dict[str, float] = field(default_factory=dict)
-    _failures_before: int = 0
+    #: what the shared cache is told of the task
+    seen: Seen = field(default_factory=Seen)
 
     @staticmethod
     def begin(dimension: Dimension, task: TaskInfo) -> TaskMetrics:
@@ -87,11 +88,6 @@ class TaskMetrics:
         if task.query is not None and task.batch is not None:
             new.query, new.batch = task.query, task.batch
         return new
-
-    def mark(self, held: OpenJoin) -> None:
-        """Counts of a join run on between tasks: remember where this one began."""
-        self._before = held.join.stats.as_dict()
-        self._failures_before = 0 if held.generations is None else held.generations.failures
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -112,11 +108,13 @@ class TaskMetrics:
             yield item
 
     def done(self, held: OpenJoin) -> TaskMetrics:
-        now = held.join.stats.as_dict()
+        """The account of a task, with what was done for the shared cache since the task before it."""
+        now, before = held.counts(), held.reported
+        held.reported = now
+        more = {name: value - before.get(name, 0) for name, value in now.items()}
         self.algorithm = held.join.name
         self.reading, self.reading_why = held.reading.name, held.reading.why
-        for name, counter in _COUNTS.items():
-            self.values[name] = now[counter] - self._before.get(counter, 0)
+        self.values |= {name: more[counter] for name, counter in _COUNTS.items()}
         memory = held.join.memory
         generations = held.generations
         current = None if generations is None else generations.current
@@ -124,9 +122,12 @@ class TaskMetrics:
         self.values["peak_bytes"] = memory.peak_bytes
         self.values["generation"] = 0 if current is None else current.number
         if generations is not None:
-            self.cache_failures = generations.failures - self._failures_before
+            self.values["builds"] = more["builds"]
+            self.seconds["build"] = more["build_seconds"]
+            self.cache_failures = int(more["failures"])
             self.last_cache_failure = generations.last_failure or ""
         self.values["master_version"] = held.version or 0
+        self.seen = Seen(self.rows_in, int(more["cache_hits"]), int(more["shared_hits"]), more["seconds"])
         return self
 
     def to_json(self, enrichment: int) -> str:

@@ -18,12 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from semistream.errors import ConfigError, SemiStreamError
+from semistream.lake.table import FORMATS
 from semistream.spark.dimension import DEFAULT_ALGORITHM, DEFAULT_MEMORY, checked
 from semistream.spark.session import SECRET_NAME
-from semistream.spec import READS, JoinRequest
+from semistream.spec import DEFAULT_HOW, READS, JoinRequest
 
 MODES = ("append", "update")
 SHUFFLES = ("none", "key")
+#: who writes the files of a sink: Spark's Python workers (`spark/lake.py`), or Spark itself
+WRITERS = ("workers", "spark")
 #: Sinks to look at; they keep nothing, so there is nothing to do exactly once.
 PASSING_SINKS = ("console", "memory", "noop")
 #: Formats of files: they have a path, and Spark does not guess the schema of files that are still to come.
@@ -46,7 +49,7 @@ _ENRICH = (
     "name",
     "options",
 )
-_SINK = ("format", "path", "mode", "partition_by", "options", "sql")
+_SINK = ("format", "path", "mode", "partition_by", "options", "sql", "writer")
 _SPARK = ("master", "conf")
 
 _VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$\{")
@@ -168,6 +171,8 @@ class Sink:
     partition_by: list[str]
     sql: str | None
     options: dict[str, str]
+    #: None: workers, where they can
+    writer: str | None = None
 
 
 @dataclass(frozen=True)
@@ -271,9 +276,21 @@ def _sink(table: _Table) -> Sink:
         partition_by=table.names("partition_by") or [],
         sql=table.text("sql"),
         options=table.scalars("options"),
+        writer=table.choice("writer", WRITERS) if "writer" in table.values else None,
     )
     if sink.path is None and sink.format in FILE_FORMATS:
         raise PipelineError(f'[sink] writes {sink.format} files but names no path; add path = "folder"')
+    if sink.writer == "workers":
+        if sink.format not in FORMATS:
+            raise PipelineError(
+                f'[sink] writer = "workers" cannot write {sink.format}; it writes {", ".join(FORMATS)}; leave it out'
+            )
+        if sink.mode != "append":
+            raise PipelineError(
+                f'[sink] writer = "workers" has no mode {sink.mode!r}; leave the mode or the writer out'
+            )
+        if sink.path is None:
+            raise PipelineError('[sink] writer = "workers" writes to a path, or a table of that name; add path = "…"')
     return sink
 
 
@@ -300,7 +317,7 @@ def _enrichment(table: _Table, taken: set[str]) -> Enrichment:
         raise PipelineError(f'{table.place} is the second one named {name!r}; give it another name = "…"')
     request = JoinRequest.make(
         on=table.key_columns("on"),
-        how=table.text("how") or "left",
+        how=table.text("how") or DEFAULT_HOW,
         select=table.names("select"),
         memory=table.values.get("memory", DEFAULT_MEMORY),
         algorithm=table.text("algorithm") or DEFAULT_ALGORITHM,

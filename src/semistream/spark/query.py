@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -16,15 +18,22 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from semistream.errors import SemiStreamError
+from semistream.errors import ConfigError, SemiStreamError
+from semistream.lake.table import FORMATS
 from semistream.spark import metrics
+from semistream.spark.checkpoints import has_begun, sink_of
 from semistream.spark.enrichment import Placement, enrich_by, enrich_star_by
 from semistream.spark.failures import brief
+from semistream.spark.lake import explain_write, write
 from semistream.spark.names import folds_case
+from semistream.spark.paths import shared_path
 from semistream.spark.pipeline import Enrichment, Pipeline, PipelineError
 from semistream.spark.session import running_session
 
 _LOOK_SECONDS = 1
+#: what workers can be told in a sink's options
+_FILES = "file_size|row_group_size|compact"
+_LAKE_OPTIONS = {"parquet": _FILES, "delta": _FILES, "iceberg": rf"{_FILES}|catalog(\..+)?"}
 _COUNTS = ("hits", "misses", "unmatched", "pages_read", "bytes_read")
 
 
@@ -121,8 +130,88 @@ def _viewed(frame: DataFrame, sql: str | None, name: str) -> DataFrame:
     return frame.sparkSession.sql(sql)
 
 
+@dataclass(frozen=True)
+class Writing:
+    """Who writes the files of a pipeline, and how, or why not the workers."""
+
+    by_workers: bool
+    how: str
+
+
+def writing(pipeline: Pipeline, frame: DataFrame) -> Writing:
+    """Workers write where they can, unless the file says otherwise; a query that was begun goes on as it began."""
+    sink = pipeline.sink
+    against = 'the pipeline says writer = "spark"' if sink.writer == "spark" else _against_workers(pipeline)
+    if sink.writer == "workers" or against is None:
+        return Writing(True, f"workers write {sink.format} to {sink.path}: {explain_write(frame)}")
+    if pipeline.checkpoint is not None and sink_of(_local(pipeline.checkpoint)) is not None:
+        raise PipelineError(
+            f"the query of {pipeline.checkpoint} was begun with workers that write, and now Spark would: {against}. "
+            'Go on with writer = "workers" and what it can do, or name a new checkpoint and a new path'
+        )
+    return Writing(False, f"Spark writes {sink.format} itself: {against}")
+
+
+def _against_workers(pipeline: Pipeline) -> str | None:
+    """Why the workers do not write, where the file leaves it open."""
+    sink = pipeline.sink
+    if sink.format not in FORMATS:
+        return f"workers write {', '.join(FORMATS)}"
+    if sink.mode != "append":
+        return f"workers append, and the mode is {sink.mode}"
+    if sink.path is None or pipeline.checkpoint is None:
+        return "workers need a path and a checkpoint"
+    strange = sorted(name for name in sink.options if not re.fullmatch(_LAKE_OPTIONS[sink.format], name))
+    if strange:
+        return f"workers do not know the option {strange[0]}"
+    if sink.format == "iceberg" and not any(name.partition(".")[0] == "catalog" for name in sink.options):
+        return "workers need the option catalog"
+    package = {"delta": "deltalake", "iceberg": "pyiceberg"}.get(sink.format)
+    if package is not None and find_spec(package) is None:
+        return f"workers need the package {package} (pip install 'semistream[{sink.format}]')"
+    try:
+        checkpoint = _local(pipeline.checkpoint)
+        folder = None if sink.format == "iceberg" else shared_path(sink.path, "the table")
+    except ConfigError:
+        return "workers write to file systems that are mounted"
+    if folder is not None and (folder / "_spark_metadata").exists():
+        return f"{folder} has the log of Spark's own sink (_spark_metadata), by which its files are told"
+    if has_begun(checkpoint) and sink_of(checkpoint) is None:
+        return f"{checkpoint} was begun with Spark's own sink, which knows how far it got"
+    return None
+
+
+def _local(checkpoint: str) -> Path:
+    return shared_path(checkpoint, "checkpoint")
+
+
+def _lake_options(given: Mapping[str, str]) -> dict[str, Any]:
+    """The options of `write`: those of a catalog are a mapping, `catalog.uri = …` in the file."""
+    options: dict[str, Any] = {}
+    for name, value in given.items():
+        first, _, rest = name.partition(".")
+        if rest:
+            options.setdefault(first, {})[rest] = value
+        else:
+            options[name] = {"true": True, "false": False}.get(value, value)
+    return options
+
+
 def start(pipeline: Pipeline, frame: DataFrame) -> StreamingQuery:
     sink = pipeline.sink
+    if writing(pipeline, frame).by_workers:
+        assert sink.path is not None
+        assert pipeline.checkpoint is not None
+        return write(
+            frame,
+            sink.path,
+            sink.format,
+            checkpoint=pipeline.checkpoint,
+            partition_by=sink.partition_by,
+            trigger=pipeline.trigger or None,
+            name=pipeline.name,
+            **_lake_options(sink.options),
+        )
     writer = frame.writeStream.format(sink.format).options(**sink.options).outputMode(sink.mode)
     writer = writer.queryName(pipeline.name)
     if sink.partition_by:

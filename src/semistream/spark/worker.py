@@ -28,7 +28,8 @@ from semistream.errors import SchemaError, StoreError
 from semistream.loops.resident import fill, resident_bytes, resident_keys
 from semistream.master.base import Master
 from semistream.master.leases import pin, unpin_before
-from semistream.parts.generation import Generations
+from semistream.parts.generation import Generations, Seen
+from semistream.parts.upkeep import Upkeep
 from semistream.sealed import digest
 from semistream.spark.auto import Chosen, Planner, peeked
 from semistream.spark.dimension import Dimension
@@ -88,6 +89,7 @@ class OpenJoin:
         #: where a carrying task left the join, for the next one to recognise; None: no tuple waits in it
         self.mark: str | None = None
         self._folder = folder
+        self.upkeep: Upkeep | None = None
         self._open(master)
 
     def _open(self, master: Master) -> None:
@@ -100,6 +102,8 @@ class OpenJoin:
             master.close()
             raise
         self.join = self.dimension.join_with(master, self.budget, self.reading)
+        #: the join's counts when a task reported last
+        self.reported: dict[str, float] = {}
         layout = self.join.row_layout
         self.generations: Generations | None = None
         limit = self.dimension.shared_bytes
@@ -107,6 +111,7 @@ class OpenJoin:
             family = self.dimension.identity[:16]
             name = f"{family}-{digest(self.identity.encode())[:16]}"
             self.generations = Generations(self._folder / name, name, limit, layout)
+            self.upkeep = Upkeep(self.generations)
             self._keep_caches()
             _remove_unused(self._folder, lambda other: other.startswith(f"{family}-") and other != name)
             _remove_unused(self._folder.parent, lambda other: False)
@@ -120,50 +125,56 @@ class OpenJoin:
 
     def switch(self, master: Master) -> None:
         """Go on with another version of R."""
-        self.join.close()
+        self.close()
         self._open(master)
 
-    def begin(self, renew: bool = True) -> None:
-        """Before the first batch of a task: look for a newer generation of the shared cache.
+    def begin(self) -> None:
+        """Before the first batch of a task: use the newest generation of the shared cache that is ready.
 
-        With it the private cache starts anew (`renew`), as its best keys are in the generation now.
+        The private cache keeps all it knows but for the keys that the generation has.
         """
         self._keep_caches()
-        if self.generations is not None and self.generations.refresh() and renew:
-            self.join.close()
-            master = self.dimension.open_master(self.version)
-            if master.identity == self.identity:
-                self.join = self.dimension.join_with(master, self.budget, self.reading)
-            else:
-                self._open(master)
         if self.join.output_schema is None:
             self.join.start(self.dimension.stream_schema)
-        if self.generations is not None:
-            private = self.join.loop.cache
-            if private is not None and private.complete:
-                self.generations = None
-            else:
-                self.join.shared = self.generations.current
+        if self.upkeep is None or self.generations is None:
+            return
+        self.upkeep.free()
+        private = self.join.loop.cache
+        if private is not None and private.complete:
+            self.upkeep.close()
+            self.generations = self.upkeep = None
+        elif self.upkeep.adopt():
+            self.join.share(self.generations.current)
 
-    def end(self, tuples: int) -> None:
-        """After the last batch of a task: publish what this process has learnt, if it is time."""
-        generations = self.generations
-        if generations is None or self.join.output_schema is None:
+    def end(self, seen: Seen) -> None:
+        """After a task, when all its rows are gone: have what it has learnt published, if that pays."""
+        if self.upkeep is None or self.generations is None or self.join.output_schema is None:
             return
         private = self.join.loop.cache
-        generations.saw(tuples)
-        if private is None or not generations.is_due(private):
-            return
-        with generations.building() as mine:
-            if not mine:
-                return
-            r = self.join.plan.r
-            room = resident_bytes(r) + (1 << 16)
-            whole = generations.current is None and room <= generations.limit_bytes
-            if not whole or not generations.load(resident_keys(r.rows), partial(fill, self.join.loop), room):
-                generations.merge(private)
+        self.generations.saw(seen.tuples, private, seen)
+        if private is not None:
+            self.upkeep.look(private, self._load if self.generations.current is None else None)
+
+    def counts(self) -> dict[str, float]:
+        """What this join has counted since it is open."""
+        counts: dict[str, float] = {**self.join.stats.as_dict(), "seconds": self.join.seconds}
+        if self.generations is not None:
+            made = self.generations
+            counts |= {"builds": made.built, "build_seconds": made.seconds, "failures": made.failures}
+        return counts
+
+    def _load(self, check: Callable[[], None]) -> bool:
+        """Put all of R into a generation, if it has room for that."""
+        assert self.generations is not None
+        r = self.join.plan.r
+        room = resident_bytes(r) + (1 << 16)
+        if room > self.generations.limit_bytes:
+            return False
+        return self.generations.load(resident_keys(r.rows), partial(fill, self.join.loop, check=check), room)
 
     def close(self) -> None:
+        if self.upkeep is not None:
+            self.upkeep.close()
         self.join.close()
 
 
@@ -305,13 +316,13 @@ def run(dimensions: tuple[Dimension, ...], batches: Iterator[pa.RecordBatch]) ->
             stream = task_metrics.timed("join", _finish(held, stream, task_metrics))
         yield from stream
         upstream = metrics[0].seconds["input"]
-        for held, task_metrics in zip(joins, metrics, strict=True):
+        for task_metrics in metrics:
             # What a join waited for its input is not its own.
             total = task_metrics.seconds["join"]
             task_metrics.seconds["join"], upstream = total - upstream, total
-            with task_metrics.phase("build"):
-                held.end(task_metrics.rows_in)
         yield from (task_metrics.done(held) for held, task_metrics in zip(joins, metrics, strict=True))
+        for held, task_metrics in zip(joins, metrics, strict=True):
+            held.end(task_metrics.seen)
         for plan, task_metrics in zip(chosen, metrics, strict=True):
             if plan is not None and first is not None:
                 hits, misses = task_metrics.values["hits"], task_metrics.values["misses"]
@@ -327,7 +338,6 @@ def _finish(held: OpenJoin, batches: Iterator[pa.RecordBatch], task_metrics: Tas
     if first is None:
         return
     held.begin()
-    task_metrics.mark(held)
     schema = held.dimension.stream_schema
 
     def parts() -> Iterator[pa.RecordBatch]:
@@ -335,5 +345,26 @@ def _finish(held: OpenJoin, batches: Iterator[pa.RecordBatch], task_metrics: Tas
             task_metrics.rows_in += batch.num_rows
             yield as_described(schema, batch)
 
-    yield from held.join.push_parts(parts())
+    yield from held.join.push_parts(regrouped(parts(), held.join.plan.division.chunk_rows))
     yield from held.join.drain()
+
+
+def regrouped(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of `rows`, the last one apart.
+
+    Spark cuts a partition where that suits the transport. A join does some things once per chunk, so chunks should be
+    as long as its work arrays are.
+    """
+    held: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        held.append(batch)
+        count += batch.num_rows
+        if count >= rows:
+            whole = pa.concat_batches(held) if len(held) > 1 else batch
+            cut = count - count % rows
+            yield from (whole.slice(at, rows) for at in range(0, cut, rows))
+            count -= cut
+            held = [whole.slice(cut)] if count else []
+    if count:
+        yield pa.concat_batches(held) if len(held) > 1 else held[0]

@@ -56,7 +56,7 @@ def test_rows_are_those_of_the_reference_join(name: str, lab: Lab) -> None:
         contestant.close()
     found = pa.Table.from_batches(part.cast(OUTPUT_SCHEMA) for part in parts)
     master = SyntheticMaster(ROWS, source.seed, repeat=True).table()
-    assert_same_rows(found, reference_join(batches, master, on=KEY))
+    assert_same_rows(found, reference_join(batches, master, on=KEY, how="inner"))
 
 
 def test_a_contest_is_timed_and_weighed(lab: Lab) -> None:
@@ -74,6 +74,18 @@ def test_a_child_that_fails_says_why(lab: Lab) -> None:
     task = Task("duckdb parquet", str(lab.data / "nowhere"), ROWS, MEMORY, 2, batches=(100,))
     with pytest.raises(SemiStreamError, match=r"(?s)duckdb parquet ended without a result.*nowhere"):
         compete(task)
+
+
+def test_every_contestant_names_its_settings(lab: Lab) -> None:
+    said = {name: kind.described(MEMORY, 2) for name, kind in EVERY.items()}
+    assert all({"R", "threads", "memory"} <= set(settings) for settings in said.values())
+    assert said["sweepjoin"] == {"R": "page store", "threads": 1, "memory": "0.4 MB", "reads": "mapped"}
+    assert said["polars scan"]["engine"] == "streaming"
+    assert said["duckdb parquet"]["threads"] == 2
+    path = lab.path(lab.synthetic(), "pages")
+    ours = CONTESTANTS["sweepjoin"](path, MEMORY, 2)
+    assert ours.settings["a tuple is finished"] == "with its batch"
+    ours.close()
 
 
 def test_a_missing_library_is_told_in_the_results(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

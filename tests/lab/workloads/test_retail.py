@@ -80,7 +80,7 @@ def test_stores_are_even(sales: pa.Table) -> None:
 
 
 def test_a_sale_knows_the_price_of_its_product(sales: pa.Table) -> None:
-    joined = reference_join(sales.slice(0, 3_000), SHOP.products.table(), "product_id", select=["list_price"])
+    joined = reference_join(sales.slice(0, 3_000), SHOP.products.table(), "product_id", "inner", select=["list_price"])
     pairs = zip(joined.column("price").to_pylist(), joined.column("list_price").to_pylist(), strict=True)
     # What a discount leaves is cut to whole hundredths.
     cut = Decimal("0.01")

@@ -1,8 +1,9 @@
 """What else joins a batch of the stream with R today, each the way its users do it.
 
-All take one batch and give its joined rows, stream columns before master columns. Those that scan R do so for each
-batch; those that look keys up do it through an index on disk. Only ours and the LRU cache have a limit of memory. Their
-libraries are no dependencies of this package: they are imported when a contestant is opened.
+All take one batch and give its joined rows as Arrow batches, stream columns before master columns; nobody writes files.
+Those that scan R do so for each batch; those that look keys up do it through an index on disk. Only ours and the LRU
+cache have a limit of memory. Each can say with what settings it runs (`described`), for whoever reads its figures.
+Their libraries are no dependencies of this package: they are imported when a contestant is opened.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ from semistream.lab.workloads.relation import KEY, MASTER_SCHEMA, STREAM_SCHEMA,
 
 COLUMNS = [name for name in MASTER_SCHEMA.names if name != KEY]
 OUTPUT_SCHEMA = pa.schema([*STREAM_SCHEMA, *(MASTER_SCHEMA.field(name) for name in COLUMNS)])
+
+
+#: the forms of R (`forms.py`), in words
+_FORMS = {"pages": "page store", "parquet": "Parquet files", "duckdb": "DuckDB file", "sqlite": "SQLite file"}
+_UNLIMITED = "as much as it wants"
 
 
 class Contestant(ABC):
@@ -62,6 +68,16 @@ class Contestant(ABC):
         return None
 
     @classmethod
+    def described(cls, memory: int, threads: int) -> dict[str, Any]:
+        """The settings of a contestant that is given so much: what it reads, and what it takes of the machine."""
+        return {"R": _FORMS[cls.form], "threads": threads if cls.library else 1, "memory": _UNLIMITED}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What this one runs with."""
+        return self.described(self.memory, self.threads)
+
+    @classmethod
     def rehearse(cls) -> None:
         """Import and compile what a join needs, so that neither its time nor its memory counts."""
         if cls.library is not None:
@@ -92,11 +108,13 @@ class Ours(Contestant):
         **options: Any,
     ) -> None:
         super().__init__(path, memory, threads)
+        self.reads = reads
         self.drain = drain or self.finishes
         self.operator = open_join(
             algorithm or self.algorithm,
             master=path,
             on=KEY,
+            how="inner",
             memory=memory,
             reads=reads,
             stream_schema=STREAM_SCHEMA,
@@ -119,6 +137,15 @@ class Ours(Contestant):
         return self.operator.memory.peak_bytes
 
     @classmethod
+    def described(cls, memory: int, threads: int) -> dict[str, Any]:
+        return {"R": _FORMS[cls.form], "threads": 1, "memory": _megabytes(memory), "reads": "mapped"}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        finished = "with its batch" if self.drain else "with its batch or later"
+        return {**self.described(self.memory, self.threads), "reads": self.reads, "a tuple is finished": finished}
+
+    @classmethod
     def rehearse(cls) -> None:
         rehearse(cls.algorithm)
 
@@ -126,7 +153,9 @@ class Ours(Contestant):
 def rehearse(algorithm: str, **options: Any) -> None:
     """Join a few tuples, so that everything an operator needs is imported and compiled."""
     master, stream = SyntheticMaster(1000).table(), SyntheticStream(1000)
-    with open_join(algorithm, master=master, on=KEY, memory="4MB", stream_schema=STREAM_SCHEMA, **options) as join:
+    with open_join(
+        algorithm, master=master, on=KEY, how="inner", memory="4MB", stream_schema=STREAM_SCHEMA, **options
+    ) as join:
         for _ in (*join.push(stream.rows(0, 5000)), *join.drain()):
             pass
 
@@ -155,6 +184,11 @@ class DuckDbParquet(Contestant):
 
     library = "duckdb"
     form = "parquet"
+
+    @classmethod
+    def described(cls, memory: int, threads: int) -> dict[str, Any]:
+        # DuckDB's own limit, which it is left with.
+        return {**super().described(memory, threads), "memory": "80 % of the machine's"}
 
     def __init__(self, path: Path, memory: int, threads: int) -> None:
         super().__init__(path, memory, threads)
@@ -189,6 +223,10 @@ class DuckDbTable(DuckDbParquet):
 class DuckDbMemory(DuckDbParquet):
     """DuckDB joins the batch with a table of its own, in memory: R must fit."""
 
+    @classmethod
+    def described(cls, memory: int, threads: int) -> dict[str, Any]:
+        return {**super().described(memory, threads), "R": "DuckDB table in memory"}
+
     def __init__(self, path: Path, memory: int, threads: int) -> None:
         super().__init__(path, memory, threads)
         self.connection.execute(f"CREATE TABLE r AS SELECT * FROM {self.source}")
@@ -200,6 +238,10 @@ class PolarsScan(Contestant):
 
     library = "polars"
     form = "parquet"
+
+    @classmethod
+    def described(cls, memory: int, threads: int) -> dict[str, Any]:
+        return {**super().described(memory, threads), "engine": "streaming"}
 
     def __init__(self, path: Path, memory: int, threads: int) -> None:
         super().__init__(path, memory, threads)
@@ -216,6 +258,10 @@ class PolarsScan(Contestant):
 
 class PolarsMemory(PolarsScan):
     """Polars joins the batch with all of R in memory, which must fit."""
+
+    @classmethod
+    def described(cls, memory: int, threads: int) -> dict[str, Any]:
+        return {**super().described(memory, threads), "R": "Polars frame in memory", "engine": "in-memory"}
 
     def __init__(self, path: Path, memory: int, threads: int) -> None:
         super().__init__(path, memory, threads)
@@ -255,6 +301,10 @@ class LruLookup(Contestant):
 
     form = "sqlite"
     learns = True
+
+    @classmethod
+    def described(cls, memory: int, threads: int) -> dict[str, Any]:
+        return {**super().described(memory, threads), "memory": f"{_megabytes(memory)} of rows"}
 
     def __init__(self, path: Path, memory: int, threads: int) -> None:
         super().__init__(path, memory, threads)
@@ -305,6 +355,10 @@ def missing_library(name: str) -> str | None:
     """The library that a contestant needs and that is not installed."""
     library = CONTESTANTS[name].library
     return library if library is not None and find_spec(library) is None else None
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:g} MB"
 
 
 def _matrix(rows: list[tuple[int, ...]], width: int = len(COLUMNS)) -> np.ndarray:

@@ -1,58 +1,77 @@
-"""A retailer's sales, enriched as they arrive and loaded into a warehouse, with the figures that matter on the screen.
+"""A retailer's sales, joined with its products and customers as they arrive: by Spark's own join, and by semistream.
 
-Spark generates the data and lays them out; files of sales then arrive at the pace at which the sales happen, in
-bursts. In the end the loaded table is compared with Spark's own batch join, row by row.
+Spark generates the data and lays them out. Files of sales then arrive at the pace at which the sales happen, in bursts:
+once for semistream, which loads them into a warehouse, and once for Spark's own join. The figures that matter are on
+the screen meanwhile, side by side, and in a picture afterwards. In the end the loaded table is compared with Spark's
+own batch join, row by row.
+
+semistream goes first: whatever the JVM compiles and learns on the way is to the other's advantage.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import wait as wait_for
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from rich import box
 from rich.console import Console
 from rich.live import Live
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from semistream.errors import ConfigError
-from semistream.lab.demo.warehouse import ENRICHMENTS, Batch, Load, RetailWarehouse, SalesFile
-from semistream.lab.measure.resident import proportional_bytes, spark_workers
+from semistream.lab.contest.spark_runs import in_words, native_settings, tuned
+from semistream.lab.demo.picture import page
+from semistream.lab.demo.race import Account, Scales, watch
+from semistream.lab.demo.warehouse import ENRICHMENTS, RetailWarehouse, delta_is_there
 from semistream.lab.workloads.retail import Retail
 from semistream.spark.session import running_session
 
 #: Sales per second on average; bursts reach twice that.
-RATE_PER_S = 40_000.0
+RATE_PER_S = 150_000.0
 STORES = 200
 #: With this seed both long bursts and long lulls are in the first half minute.
 SEED = 0
 #: Master data take this many times the budget, unless that would leave no room to work in.
-MASTER_TO_BUDGET = 3
+MASTER_TO_BUDGET = 5
 LEAST_BUDGET_BYTES = 16 << 20
-LOOK_SECONDS = 0.25
+#: For so long after the last sale Spark's own join may go on.
+PATIENCE_SECONDS = 10.0
+OURS, THEIRS = "semistream", "Spark's own join"
+PICTURE = "demo.html"
 
-# The JVM's second compiler pays after some minutes, and the demonstration does not last that long.
 _SETTINGS = {
-    "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    **tuned(os.cpu_count() or 1),
+    # More than enough for the dimension tables, and a laptop has it.
+    "spark.driver.memory": "3g",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.shuffle.partitions": "4",
 }
 
 
-def run(console: Console, notes: Console, *, rows: int, keep: Path | None = None, as_json: bool = False) -> bool:
-    """Make, load, compare; the summary goes to `console`, all before it to `notes`. True if the load is right."""
+def run(
+    console: Console,
+    notes: Console,
+    *,
+    rows: int,
+    keep: Path | None = None,
+    picture: Path | None = None,
+    as_json: bool = False,
+) -> bool:
+    """Make, load twice, compare, draw; the summary goes to `console`, all before it to `notes`. True if all is right.
+
+    The picture goes to the file `picture`, else into the folder `keep`, else into a file that stays in the system's
+    temporary folder.
+    """
     if rows < 1:
         raise ConfigError(f"--rows {rows}: the number of sales must be at least 1")
     with ExitStack() as stack:
+        drawn = _picture_file(picture)
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="semistream-demo-")))
         folder = scratch if keep is None else _empty_folder(keep)
         steps = Steps(notes)
@@ -61,15 +80,30 @@ def run(console: Console, notes: Console, *, rows: int, keep: Path | None = None
             spark = stack.enter_context(
                 running_session("semistream demo", "local[*]", settings, lambda line: notes.print(line, markup=False))
             )
-        warehouse = RetailWarehouse(spark, shop(rows), folder)
-        summary = load(warehouse, rows, steps)
-    report(console, notes, summary, None if keep is None else warehouse.path, as_json)
+            # Only now is it known how many cores Spark has been given.
+            spark.conf.set("spark.sql.shuffle.partitions", spark.sparkContext.defaultParallelism)
+        warehouse = RetailWarehouse(spark, shop(rows), folder, table_format(notes))
+        summary, sides = load(warehouse, rows, steps)
+        kept = None if keep is None else warehouse.fact
+        if drawn is None:
+            drawn = folder / PICTURE if keep is not None else _new_file()
+        drawn.write_text(_page(summary, sides, kept), encoding="utf-8")
+    report(console, notes, summary, kept, drawn, as_json)
     return not summary.differences
+
+
+def table_format(notes: Console) -> str:
+    """Delta where its library is installed, else Parquet, which is then said."""
+    if delta_is_there():
+        return "delta"
+    said = "deltalake is not installed: the table will be Parquet; pip install 'semistream[delta]'"
+    notes.print(said, markup=False, highlight=False, soft_wrap=True)
+    return "parquet"
 
 
 def shop(rows: int) -> Retail:
     """A retailer with so many customers and products that neither is met by every sale, nor each by one only."""
-    return Retail(max(rows // 5, 1), max(2 * rows // 5, 1), STORES, SEED, RATE_PER_S)
+    return Retail(max(2 * rows // 3, 1), max(4 * rows // 3, 1), STORES, SEED, RATE_PER_S)
 
 
 def _empty_folder(path: Path) -> Path:
@@ -77,6 +111,25 @@ def _empty_folder(path: Path) -> Path:
         raise ConfigError(f"--keep {path} is not empty; name a folder that is empty or not there yet")
     path.mkdir(parents=True, exist_ok=True)
     return path.resolve()
+
+
+def _picture_file(path: Path | None) -> Path | None:
+    """A place for the picture that can be written to, found out before two minutes have passed."""
+    if path is None:
+        return None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--picture {path} cannot be written ({error.strerror}); name a file that can") from error
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ConfigError(f"--picture {path} is a folder, or cannot be written; name a file that can")
+    return path.resolve()
+
+
+def _new_file() -> Path:
+    number, path = tempfile.mkstemp(prefix="semistream-demo-", suffix=".html")
+    os.close(number)
+    return Path(path)
 
 
 class Steps:
@@ -96,11 +149,44 @@ class Steps:
 
 
 @dataclass(frozen=True)
+class Side:
+    """How one of the two queries went; `lag_rows` is what was left when it was stopped."""
+
+    how: str
+    settings: str
+    rows_in: int
+    #: of them, loaded when the last sale arrived
+    loaded_in_time: int
+    batches: int
+    service_rate_per_s: int
+    most_lag_rows: int
+    lag_rows: int
+    most_memory_bytes: int
+
+    @staticmethod
+    def of(account: Account) -> Side:
+        return Side(
+            account.how,
+            account.settings,
+            account.rows_in,
+            account.loaded_in_time,
+            account.batches,
+            account.service_rate_per_s,
+            account.most_lag_rows,
+            account.lag_rows,
+            account.most_memory_bytes,
+        )
+
+
+@dataclass(frozen=True)
 class Summary:
     """How it went."""
 
     products: int
     customers: int
+    sales_seconds: float
+    cores: int
+    table_format: str
     master_bytes: int
     budget_bytes: int
     peak_bytes: int
@@ -114,9 +200,11 @@ class Summary:
     unmatched: dict[str, int]
     differences: int
     seconds: dict[str, float]
+    #: how each query went, by its name
+    sides: dict[str, Side]
 
 
-def load(warehouse: RetailWarehouse, rows: int, steps: Steps, pace: float = 1.0) -> Summary:
+def load(warehouse: RetailWarehouse, rows: int, steps: Steps, pace: float = 1.0) -> tuple[Summary, list[Account]]:
     """All steps in a Spark session that is there; `pace` is how many seconds one second of sales takes."""
     sold = warehouse.shop
     with steps.step(f"making {sold.n_products:,} products, {sold.n_customers:,} customers, {sold.n_stores} stores"):
@@ -125,171 +213,155 @@ def load(warehouse: RetailWarehouse, rows: int, steps: Steps, pace: float = 1.0)
         master_bytes = warehouse.lay_out()
     with steps.step(f"making {rows:,} sales"):
         files = warehouse.make_sales(rows)
-    account = Account(rows, max(master_bytes // MASTER_TO_BUDGET, LEAST_BUDGET_BYTES))
-    with steps.step("loading fact_sales", spin=False):
-        watch(warehouse, files, account, steps.notes, pace)
-    with steps.step("comparing with Spark's own batch join"):
+    budget = max(master_bytes // MASTER_TO_BUDGET, LEAST_BUDGET_BYTES)
+    ours, theirs = Account(OURS, rows, budget), Account(THEIRS, rows)
+    spark = native_settings(warehouse.spark)
+    ours.settings = in_words({"master": spark["master"], "memory": _mb(budget), "sink": warehouse.format})
+    theirs.settings = in_words({**spark, "sink": "parquet"})
+    scales, screen = Scales(warehouse.spark), Screen(steps.notes, (theirs, ours))
+    tasks = warehouse.tasks
+    with steps.step(f"loading fact_sales with {OURS}", spin=False), screen.shown(ours) as show:
+        scales.clear()
+        query = warehouse.start(budget)
+        watch(query, files, ours, scales, tasks=tasks, pace=pace, show=show)
+    with steps.step(f"the same sales through {THEIRS}", spin=False), screen.shown(theirs) as show:
+        scales.clear()
+        query = warehouse.start_spark()
+        watch(query, files, theirs, scales, tasks=tasks, pace=pace, patience=PATIENCE_SECONDS, show=show)
+    warehouse.clean_up()
+    with steps.step("comparing fact_sales with Spark's own batch join"):
         differences = warehouse.differences()
-    return Summary(
+    summary = Summary(
         products=sold.n_products,
         customers=sold.n_customers,
+        sales_seconds=files[-1].at,
+        cores=tasks,
+        table_format=warehouse.format,
         master_bytes=master_bytes,
-        budget_bytes=account.budget_bytes,
-        peak_bytes=account.peak_bytes,
-        workers_resident_peak_bytes=account.workers_peak_bytes,
-        rows_in=account.rows_in,
-        rows_out=account.rows_out,
-        batches=account.batches,
-        service_rate_per_s=round(account.rows_in / account.busy_s),
-        most_lag_rows=account.most_lag_rows,
-        hit_rate={name: round(account.hit_rate(name), 4) for name in ENRICHMENTS},
-        unmatched=account.unmatched,
+        budget_bytes=budget,
+        peak_bytes=ours.peak_bytes,
+        workers_resident_peak_bytes=ours.workers_peak_bytes,
+        rows_in=ours.rows_in,
+        rows_out=ours.rows_out,
+        batches=ours.batches,
+        service_rate_per_s=ours.service_rate_per_s,
+        most_lag_rows=ours.most_lag_rows,
+        hit_rate={name: round(ours.hit_rate(name), 4) for name in ENRICHMENTS},
+        unmatched=ours.unmatched,
         differences=differences,
         seconds=steps.seconds,
+        sides={account.name: Side.of(account) for account in (theirs, ours)},
     )
+    return summary, [theirs, ours]
 
 
-@dataclass
-class Account:
-    """What the load has done so far."""
+class Screen:
+    """Both queries side by side on a terminal; a line per micro-batch elsewhere."""
 
-    rows: int
-    budget_bytes: int
-    rows_arrived: int = 0
-    rows_in: int = 0
-    rows_out: int = 0
-    batches: int = 0
-    busy_s: float = 0.0
-    rate_per_s: float = 0.0
-    hits: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENRICHMENTS, 0))
-    misses: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENRICHMENTS, 0))
-    unmatched: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENRICHMENTS, 0))
-    private_bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ENRICHMENTS, 0))
-    held_bytes: int = 0
-    peak_bytes: int = 0
-    workers_bytes: int = 0
-    workers_peak_bytes: int = 0
-    most_lag_rows: int = 0
+    def __init__(self, notes: Console, accounts: tuple[Account, ...]) -> None:
+        self._notes = notes
+        self._accounts = accounts
 
-    @property
-    def lag_rows(self) -> int:
-        """Sales that have arrived and are not loaded yet."""
-        return max(self.rows_arrived - self.rows_in, 0)
-
-    def hit_rate(self, name: str) -> float:
-        return self.hits[name] / max(self.hits[name] + self.misses[name], 1)
-
-    def add(self, batch: Batch) -> None:
-        """Take a finished micro-batch into account."""
-        self.batches += 1
-        self.rows_in += batch.rows
-        self.busy_s += batch.seconds
-        self.rate_per_s = batch.rows / batch.seconds
-        for name, values in batch.values.items():
-            self.hits[name] += int(values["hits"])
-            self.misses[name] += int(values["misses"])
-            self.unmatched[name] += int(values["unmatched"])
-            self.private_bytes[name] = max(self.private_bytes[name], int(values["peak_bytes"]))
-        self.rows_out += int(batch.values[list(ENRICHMENTS)[-1]]["rows_out"])
-
-    def look(self, shared_bytes: int, tasks: int, workers_bytes: int) -> None:
-        """Take a look at the memory into account: shared caches, and what each task has at most beside them."""
-        self.held_bytes = shared_bytes + tasks * sum(self.private_bytes.values())
-        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
-        self.workers_bytes = workers_bytes
-        self.workers_peak_bytes = max(self.workers_peak_bytes, workers_bytes)
-        self.most_lag_rows = max(self.most_lag_rows, self.lag_rows)
-
-
-def watch(
-    warehouse: RetailWarehouse, files: Sequence[SalesFile], account: Account, notes: Console, pace: float
-) -> None:
-    """Start the query, let the files arrive, and show how it goes until everything is loaded."""
-    query = warehouse.start(account.budget_bytes)
-    over = threading.Event()
-
-    def deliver() -> None:
-        began = time.monotonic()
-        for file in files:
-            if over.wait(max(began + file.at * pace - time.monotonic(), 0)):
-                return
-            warehouse.arrive(file)
-            account.rows_arrived += file.rows
-        warehouse.all_arrived()
-        query.finish()
-
-    live = Live(_view(account), console=notes, auto_refresh=False) if notes.is_terminal else None
-    with live or nullcontext(), ThreadPoolExecutor(1) as background:
-        try:
-            delivery = background.submit(deliver)
-            while not delivery.done() and query.active:
-                wait_for([delivery], LOOK_SECONDS)
-                _look(query, account, warehouse.tasks, live, notes)
-            over.set()
-            delivery.result()
-            query.finish()
-            _look(query, account, warehouse.tasks, live, notes)
-        finally:
-            over.set()
-            query.stop()
-
-
-def _look(query: Load, account: Account, tasks: int, live: Live | None, notes: Console) -> None:
-    account.look(query.shared_bytes(), tasks, workers_resident_bytes())
-    for batch in query.batches():
-        account.add(batch)
-        if live is None:
-            notes.print(_line(account))
-    if live is not None:
-        live.update(_view(account), refresh=True)
+    @contextmanager
+    def shown(self, account: Account) -> Iterator[Callable[[bool], None]]:
+        """Show how things stand while a query runs."""
+        if not self._notes.is_terminal:
+            yield lambda ended: self._notes.print(_line(account)) if ended else None
+            return
+        with Live(_view(self._accounts), console=self._notes, auto_refresh=False) as live:
+            yield lambda _: live.update(_view(self._accounts), refresh=True)
 
 
 def _line(account: Account) -> str:
-    return (
-        f"batch {account.batches} | {account.rows_in:,} rows | {account.rate_per_s:,.0f} rows/s | hit rate "
-        + ", ".join(f"{name} {account.hit_rate(name):.1%}" for name in ENRICHMENTS)
-        + f" | memory {_mb(account.held_bytes)} of {_mb(account.budget_bytes)}, workers {_mb(account.workers_bytes)}"
-        + f" | lag {account.lag_rows:,} rows"
-    )
+    parts = [f"{account.name}, batch {account.batches}", f"{account.rows_in:,} rows"]
+    parts.append(f"{account.rate_per_s:,.0f} rows/s")
+    memory = f"memory {_mb(account.memory_bytes)}"
+    if account.budget_bytes is not None:
+        parts.append("hit rate " + ", ".join(f"{name} {account.hit_rate(name):.1%}" for name in ENRICHMENTS))
+        memory += f", cache {_mb(account.held_bytes)} of {_mb(account.budget_bytes)}"
+    return " | ".join([*parts, memory, f"lag {account.lag_rows:,} rows"])
 
 
-def _view(account: Account) -> Table:
-    grid = Table.grid(padding=(0, 2))
-    for name, rows in (("arrived", account.rows_arrived), ("loaded", account.rows_in)):
-        grid.add_row(name, ProgressBar(account.rows, rows, width=40, finished_style="green"), f"{rows:,} sales")
-    grid.add_row("lag", f"{account.lag_rows:,} rows", f"at most {account.most_lag_rows:,}")
-    grid.add_row("rate", f"{account.rate_per_s:,.0f} rows/s", f"batch {account.batches}")
-    grid.add_row("hit rate", *(f"{name} {account.hit_rate(name):.1%}" for name in ENRICHMENTS))
-    grid.add_row(
-        "memory",
-        f"{_mb(account.held_bytes)} of {_mb(account.budget_bytes)} budget",
-        f"Python workers {_mb(account.workers_bytes)}",
-    )
-    return grid
+def _view(accounts: tuple[Account, ...]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, highlight=False)
+    table.add_column("")
+    for account in accounts:
+        table.add_column(account.name, justify="right", min_width=24)
+    for name, values in _figures(accounts).items():
+        table.add_row(name, *values)
+    return table
 
 
-def _mb(size: int) -> str:
+def _figures(accounts: tuple[Account, ...]) -> dict[str, list[str]]:
+    """What both have in common, as it stands."""
+    found: dict[str, list[str]] = {
+        "arrived": [f"{account.rows_arrived:,} of {account.rows:,}" for account in accounts],
+        "loaded": [f"{account.rows_in:,}" for account in accounts],
+        "rows/s, last batch": [f"{account.rate_per_s:,.0f}" for account in accounts],
+        "lag": [f"{account.lag_rows:,} rows" for account in accounts],
+        "lag at most": [f"{account.most_lag_rows:,} rows" for account in accounts],
+        "memory": [_mb(account.memory_bytes) for account in accounts],
+        "memory at most": [_mb(account.most_memory_bytes) for account in accounts],
+        "batches": [f"{account.batches}" for account in accounts],
+    }
+    return {
+        name: [value if account.samples else "" for value, account in zip(values, accounts, strict=True)]
+        for name, values in found.items()
+    }
+
+
+def _mb(size: float) -> str:
     return f"{size / 1e6:,.1f} MB"
 
 
-def workers_resident_bytes() -> int:
-    """Memory of Spark's Python workers below this process; a page shared by several counts once."""
-    return sum(proportional_bytes(pid, files=True) for pid in spark_workers())
+def _page(summary: Summary, accounts: list[Account], kept: Path | None) -> str:
+    """The picture."""
+    sides = [("theirs", accounts[0]), ("ours", accounts[1])]
+    master = f"{summary.products:,} products and {summary.customers:,} customers ({_mb(summary.master_bytes)})"
+    lead = (
+        f"{summary.rows_in:,} sales arrive within {summary.sales_seconds:.1f} s and are joined with {master}, on "
+        f"{summary.cores} cores. Each query has the machine to itself."
+    )
+    facts = {
+        "rows per second while a batch ran": [f"{account.service_rate_per_s:,}" for account in accounts],
+        "loaded when the last sale arrived": [f"{account.loaded_in_time:,} rows" for account in accounts],
+        "lag at most": [f"{account.most_lag_rows:,} rows" for account in accounts],
+        "lag at the end": [f"{account.lag_rows:,} rows" for account in accounts],
+        "memory at most": [_mb(account.most_memory_bytes) for account in accounts],
+        "how": [account.how for account in accounts],
+        "settings": [account.settings for account in accounts],
+    }
+    where = f" The table is {kept}." if kept is not None else ""
+    end = (
+        f"{_result(summary)} Spark {version('pyspark')}. Memory is what the JVM and the Python workers that join hold. "
+        f"Spark's own join is stopped {PATIENCE_SECONDS:.0f} seconds after the last sale.{where}"
+    )
+    return page("The same sales through Spark's own join and through semistream", lead, sides, facts, end)
 
 
-def report(console: Console, notes: Console, summary: Summary, kept: Path | None, as_json: bool) -> None:
+def _result(summary: Summary) -> str:
+    table = f"The {summary.table_format.capitalize()} table that {OURS} has written"
+    if summary.differences:
+        return f"{table} differs from Spark's own batch join in {summary.differences:,} rows."
+    return f"{table} has exactly the rows of Spark's own batch join."
+
+
+def report(console: Console, notes: Console, summary: Summary, kept: Path | None, picture: Path, as_json: bool) -> None:
     """The figures of a run on `console`; what is wrong with it, if anything, on `notes`."""
     if as_json:
         summary_json = {
             **asdict(summary),
             "verified": not summary.differences,
-            "warehouse": None if kept is None else str(kept),
+            "table": None if kept is None else str(kept),
+            "picture": str(picture),
         }
         console.out(json.dumps(summary_json), highlight=False)
     else:
+        console.print(_sides(summary))
         console.print(_table(summary))
         where = kept or "removed with the temporary folder; --keep DIR keeps it"
-        console.print(f"warehouse: {where}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"{summary.table_format} table: {where}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"picture: {picture}", soft_wrap=True, highlight=False, markup=False)
     if summary.differences:
         notes.print(
             f"wrong: fact_sales and Spark's own batch join of the same sales differ in {summary.differences:,} rows",
@@ -297,16 +369,26 @@ def report(console: Console, notes: Console, summary: Summary, kept: Path | None
         )
 
 
+def _sides(summary: Summary) -> Table:
+    table = Table("", *summary.sides, box=box.SIMPLE_HEAD, pad_edge=False, highlight=False)
+    sides = list(summary.sides.values())
+    table.add_row("rows/s while a batch ran", *(f"{side.service_rate_per_s:,}" for side in sides))
+    table.add_row("loaded", *(f"{side.rows_in:,} sales in {side.batches} batches" for side in sides))
+    table.add_row("loaded when the last arrived", *(f"{side.loaded_in_time:,}" for side in sides))
+    table.add_row("lag at most", *(f"{side.most_lag_rows:,} rows" for side in sides))
+    table.add_row("lag at the end", *(f"{side.lag_rows:,} rows" for side in sides))
+    table.add_row("memory at most", *(_mb(side.most_memory_bytes) for side in sides))
+    table.add_row("settings", *(side.settings for side in sides))
+    return table
+
+
 def _table(summary: Summary) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=False, highlight=False)
     for name, value in {
-        "rows in": f"{summary.rows_in:,} sales in {summary.batches} batches",
-        "rows out": f"{summary.rows_out:,}",
+        "rows out": f"{summary.rows_out:,} for {summary.rows_in:,} sales",
         "unmatched": ", ".join(f"{count:,} {name}" for name, count in summary.unmatched.items()),
-        "service rate": f"{summary.service_rate_per_s:,} rows/s while a batch ran",
-        "lag": f"{summary.most_lag_rows:,} rows at most",
         "hit rate": ", ".join(f"{name} {rate:.1%}" for name, rate in summary.hit_rate.items()),
-        "memory": f"{_mb(summary.peak_bytes)} at most, of a budget of {_mb(summary.budget_bytes)}, "
+        "cache": f"{_mb(summary.peak_bytes)} at most, of a budget of {_mb(summary.budget_bytes)}, "
         f"for {_mb(summary.master_bytes)} of master data",
         "Python workers": f"{_mb(summary.workers_resident_peak_bytes)} resident at most",
         "seconds": f"{sum(summary.seconds.values()):.1f}",

@@ -1,12 +1,14 @@
-"""A retailer's warehouse, loaded by one streaming query: what `semistream demo` shows, without its display.
+"""A retailer's warehouse, loaded by a streaming query: what `semistream demo` shows, without its display.
 
     generated products, customers, stores -> dim_product, dim_customer, dim_store (Parquet)
                                                   |  build_master
                                                   v
-    generated sales -> files, one for each half second -> file source -> enrich_star -> fact_sales (Parquet)
+    generated sales -> files, one for each half second -> file source -> enrich_star -> write -> fact_sales (Delta)
 
 Enriching replaces the source's ids by the warehouse's own keys, as such loads do, and brings along the columns that a
-fact needs. A sale whose product or customer the master data does not know goes to the dimension's row 0.
+fact needs. A sale whose product or customer the master data does not know has no key; the source's ids stay, so that
+master data which comes late can still be assigned. The same stream also goes through Spark's own join of it with the
+dimension tables, into Spark's own Parquet sink.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -34,33 +37,41 @@ from semistream.lab.workloads.workload import Workload
 from semistream.spark import metrics
 from semistream.spark.enrichment import enrich_star, tasks_per_executor
 from semistream.spark.failures import brief
+from semistream.spark.lake import write
 from semistream.spark.layout import build_master
 
 #: A file of sales holds what was sold in this time.
 FILE_SECONDS = 0.5
-FILES_PER_BATCH = 8
 #: The enrichments, by the names that the metrics have for them.
 ENRICHMENTS = {"products": "products-1", "customers": "customers-2"}
 
 _PRODUCT = ("product_key", "category", "cost")
 _CUSTOMER = ("customer_key", "segment")
+#: What a sale is worth is worked out before the join: the rows then go from the join into their files as they are.
+_SALE = ("*", "qty * price AS revenue", "to_date(sold_at) AS sale_date")
 _FACT = (
     "order_id",
     "sold_at",
     "store_id",
-    "coalesce(product_key, 0L) AS product_key",
-    "coalesce(customer_key, 0L) AS customer_key",
-    # The source's own ids stay: master data that comes late can then still be assigned.
+    "product_key",
+    "customer_key",
     "product_id",
     "customer_id",
     "qty",
     "price",
-    "qty * price AS revenue",
-    "qty * (price - cost) AS margin",
+    "revenue",
+    "cost",
     "category",
     "segment",
-    "to_date(sold_at) AS sale_date",
+    "sale_date",
 )
+_PARTITION = "sale_date"
+FACT = "fact_sales"
+
+
+def delta_is_there() -> bool:
+    """Whether fact_sales can be a Delta table: the extra `delta` is installed."""
+    return find_spec("deltalake") is not None
 
 
 @dataclass(frozen=True)
@@ -79,6 +90,8 @@ class RetailWarehouse:
     spark: SparkSession
     shop: Retail
     folder: Path
+    #: of fact_sales
+    format: str = "delta"
 
     @property
     def path(self) -> Path:
@@ -86,9 +99,19 @@ class RetailWarehouse:
         return self.folder / "warehouse"
 
     @property
+    def fact(self) -> Path:
+        """The table that is loaded."""
+        return self.path / FACT
+
+    @property
     def arrived(self) -> Path:
         """Where the query looks for sales."""
         return self.folder / "sales"
+
+    @property
+    def spark_folder(self) -> Path:
+        """What Spark's own join reads and writes; it goes when the demonstration ends."""
+        return self.folder / "spark-own-join"
 
     @property
     def _to_come(self) -> Path:
@@ -106,7 +129,7 @@ class RetailWarehouse:
         return tasks_per_executor(self.spark)
 
     def make_dimensions(self) -> None:
-        """Write the dimension tables, each with a row 0 for what is not known."""
+        """Write the dimension tables."""
         self._make_dimension(self.shop.products, "product")
         self._make_dimension(self.shop.customers, "customer")
         self._make_dimension(self.shop.stores, "store")
@@ -114,11 +137,9 @@ class RetailWarehouse:
     def _make_dimension(self, workload: Workload, name: str) -> None:
         rows = generate(self.spark, workload, partitions=self.tasks)
         # Counted up while the table is written: an id of the warehouse that says nothing to anybody else.
-        known = rows.select((F.monotonically_increasing_id() + 1).alias(f"{name}_key"), "*")
-        blank = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields]
-        unknown = self.spark.range(0, 1, 1, 1).select(F.col("id").alias(f"{name}_key"), *blank)
+        known = rows.select(F.monotonically_increasing_id().alias(f"{name}_key"), "*")
         with explained(f"making dim_{name}"):
-            known.union(unknown).write.parquet(self._table(f"dim_{name}"))
+            known.write.parquet(self._table(f"dim_{name}"))
 
     def lay_out(self) -> int:
         """Build the page stores of products and customers; the bytes they take."""
@@ -138,37 +159,64 @@ class RetailWarehouse:
             SalesFile(path, pq.read_metadata(path).num_rows, (part + 1 - first) * FILE_SECONDS) for part, path in found
         ]
 
-    def arrive(self, file: SalesFile) -> None:
-        """Let the query see a file: whole, and later than those before it."""
-        os.utime(file.path)
-        file.path.rename(self.arrived / f"{file.path.parent.name.removeprefix('part=')}-{file.path.name}")
-
-    def all_arrived(self) -> None:
-        """Remove what Spark wrote around the files that have arrived."""
-        shutil.rmtree(self._to_come)
+    def clean_up(self) -> None:
+        """Remove what nobody needs when all is loaded: the sales to come, and what Spark's own join has made."""
+        for folder in (self._to_come, self.spark_folder):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def start(self, memory: int) -> Load:
-        """Start the query that loads fact_sales."""
+        """Start the query that loads fact_sales: joined within `memory` bytes, written by the workers that join."""
         self.arrived.mkdir()
         with explained("starting the load"):
-            sales = self.spark.readStream.schema(self._sales.schema).option("maxFilesPerTrigger", FILES_PER_BATCH)
             enriched = enrich_star(
-                sales.parquet(str(self.arrived)),
+                self._stream(self.arrived),
                 [
                     (self._master("products"), "product_id", _PRODUCT),
                     (self._master("customers"), "customer_id", _CUSTOMER),
                 ],
                 memory=memory,
             )
-            fact = enriched.selectExpr(*_FACT).writeStream.partitionBy("sale_date")
-            fact = fact.option("checkpointLocation", str(self.folder / "checkpoint"))
-            query = fact.start(self._table("fact_sales"), format="parquet")
+            query = write(
+                enriched.select(*_FACT),
+                self.fact,
+                self.format,
+                checkpoint=self.folder / "checkpoint",
+                partition_by=_PARTITION,
+            )
         folders = os.environ.get("SPARK_LOCAL_DIRS") or self.spark.conf.get("spark.local.dir", None)
-        return Load(query, Path((folders or tempfile.gettempdir()).split(",")[0]))
+        how = "joined and written in one pass by Python workers" if query.fused else query.how
+        return Load(query, self.arrived, how, Path((folders or tempfile.gettempdir()).split(",")[0]))
+
+    def start_spark(self) -> Load:
+        """Start Spark's own join of the same stream with the dimension tables, into Spark's own Parquet sink."""
+        source = self.spark_folder / "sales"
+        source.mkdir(parents=True)
+        with explained("starting Spark's own join"):
+            fact = self._joined(self._stream(source)).writeStream.partitionBy(_PARTITION)
+            fact = fact.option("checkpointLocation", str(self.spark_folder / "checkpoint"))
+            query = fact.start(str(self.spark_folder / FACT), format="parquet")
+        return Load(query, source, "stream-static left joins, then Spark's Parquet sink")
+
+    def _stream(self, folder: Path) -> DataFrame:
+        return self.spark.readStream.schema(self._sales.schema).parquet(str(folder)).selectExpr(*_SALE)
+
+    def _joined(self, sales: DataFrame) -> DataFrame:
+        """Spark's own join of sales with the dimension tables."""
+        products = self.spark.read.parquet(self._table("dim_product")).select("product_id", *_PRODUCT)
+        customers = self.spark.read.parquet(self._table("dim_customer")).select("customer_id", *_CUSTOMER)
+        return sales.join(products, "product_id", "left").join(customers, "customer_id", "left").select(*_FACT)
 
     @cached_property
     def _sales(self) -> DataFrame:
         return generate(self.spark, self.shop.sales, 0)
+
+    def loaded(self) -> DataFrame:
+        """The rows of fact_sales. Spark alone cannot read a Delta table: delta-rs does, and hands them over."""
+        if self.format == "delta":
+            from deltalake import DeltaTable
+
+            return self.spark.createDataFrame(DeltaTable(self.fact).to_pyarrow_table())
+        return self.spark.read.parquet(str(self.fact))
 
     def differences(self) -> int:
         """How many rows fact_sales and Spark's own batch join of the same files do not share, as multisets.
@@ -176,13 +224,10 @@ class RetailWarehouse:
         A row counts +1 on one side and -1 on the other. Rows equal in all columns, nulls included, are summed up:
         what does not come out as 0 is on one side only, or more often there.
         """
-        sales = self.spark.read.schema(self._sales.schema).parquet(str(self.arrived))
-        products = self.spark.read.parquet(self._table("dim_product")).select("product_id", *_PRODUCT)
-        customers = self.spark.read.parquet(self._table("dim_customer")).select("customer_id", *_CUSTOMER)
-        joined = sales.join(products, "product_id", "left").join(customers, "customer_id", "left")
-        expected = joined.selectExpr(*_FACT)
+        sales = self.spark.read.schema(self._sales.schema).parquet(str(self.arrived)).selectExpr(*_SALE)
+        expected = self._joined(sales)
         columns = expected.columns
-        loaded = self.spark.read.parquet(self._table("fact_sales")).select(*columns)
+        loaded = self.loaded().select(*(F.col(field.name).cast(field.dataType) for field in expected.schema.fields))
         both = expected.withColumn("n", F.lit(1)).union(loaded.withColumn("n", F.lit(-1)))
         # Brought together first, the two rows of a sale are one group at once: half the work of grouping before.
         surplus = both.repartition("order_id").groupBy(*columns).agg(F.abs(F.sum("n")).alias("n"))
@@ -201,13 +246,22 @@ class Batch:
 
 
 class Load:
-    """The running query, as a watcher sees it."""
+    """A running query, as a watcher sees it, and the folder it takes its sales from; `how` says what it does.
 
-    def __init__(self, query: StreamingQuery, local: Path) -> None:
+    `local` is where the worker processes of an enrichment share their caches; Spark's own join has none.
+    """
+
+    def __init__(self, query: StreamingQuery, source: Path, how: str, local: Path | None = None) -> None:
         self._query = query
-        self._caches = f"*/semistream/{query.id}/*/*"
+        self._source = source
         self._local = local
         self._seen = -1
+        self.how = how
+
+    def arrive(self, file: SalesFile) -> None:
+        """Let the query see a file: whole, and later than those before it."""
+        os.utime(file.path)
+        os.link(file.path, self._source / f"{file.path.parent.name.removeprefix('part=')}-{file.path.name}")
 
     @property
     def active(self) -> bool:
@@ -225,11 +279,18 @@ class Load:
 
     def shared_bytes(self) -> int:
         """What the caches shared by the worker processes take, one that is being built beside the old one included."""
-        return sum(_allocated(file) for file in self._local.glob(self._caches))
+        if self._local is None:
+            return 0
+        return sum(_allocated(file) for file in self._local.glob(f"*/semistream/{self._query.id}/*/*"))
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether Python workers join, whose memory then belongs to the query."""
+        return self._local is not None
 
     def finish(self) -> None:
         """Wait until all sales that have arrived are loaded; if the query has failed, say why."""
-        with explained("loading fact_sales"):
+        with explained(f"loading {FACT}"):
             self._query.processAllAvailable()
 
     def stop(self) -> None:

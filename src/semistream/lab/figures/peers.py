@@ -1,7 +1,8 @@
 """How do today's tools fare with the same join, batch by batch? Rate and memory, beside ours.
 
 Every contestant has a process of its own and reads R from disk in the form it likes best; the file system's cache is
-warm for all. The peers take all cores and all memory they want; ours take one core and a tenth of R's bytes.
+warm for all. The peers take all cores and all memory they want; ours take one core and a tenth of R's bytes. All give
+their rows out as Arrow batches, and nobody writes files. Every point names the settings behind it.
 """
 
 from __future__ import annotations
@@ -85,8 +86,7 @@ def _run_batch(lab: Lab) -> Iterator[Point]:
                 batch,
                 Estimate.of(rates),
                 rows=task.rows,
-                memory=task.memory if name not in PEERS or name == "lru look-up" else None,
-                threads=task.threads if contestant.library else 1,
+                **contestant.described(task.memory, task.threads),
                 library=_library(contestant.library),
                 finishes_each_batch=contestant.finishes,
             )
@@ -110,6 +110,7 @@ def _run_memory(lab: Lab) -> Iterator[Point]:
             Estimate(size, size, size, 1),
             rows=task.rows,
             batch=batch,
+            **CONTESTANTS[name].described(task.memory, task.threads),
             budget=task.memory,
             allowed=allowed_bytes(task.memory, _ROW_BYTES * batch),
             own_peak=result["peak_bytes"],

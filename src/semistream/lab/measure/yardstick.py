@@ -23,7 +23,13 @@ class Yardstick:
 
     def __init__(self, master: Master) -> None:
         self._join = open_join(
-            "inlj", master=master, on=KEY, memory=_MEMORY, reads="mapped", stream_schema=STREAM_SCHEMA
+            "inlj",
+            master=master,
+            on=KEY,
+            how="inner",
+            memory=_MEMORY,
+            reads="mapped",
+            stream_schema=STREAM_SCHEMA,
         )
         self._batch = SyntheticStream(master.n_rows, exponent=0.0).rows(0, _TUPLES)
         self._usual: dict[Clock, float] = {}

@@ -1,0 +1,58 @@
+"""Which sink a query's checkpoint belongs to.
+
+A checkpoint says which batches a query has done, and not where it wrote them. A batch that the old sink has, and whose
+end the checkpoint has not heard of, would be written to the new one again. So a checkpoint is marked with the table
+before its first batch begins, and a query on a table starts from no other.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from semistream.errors import ConfigError, StoreError
+from semistream.sealed import put_file
+from semistream.spark.records import FOLDER
+
+_MARK = "sink.json"
+
+
+def has_begun(checkpoint: Path) -> bool:
+    """Whether a query has begun a batch with this checkpoint."""
+    offsets = checkpoint / "offsets"
+    return offsets.is_dir() and any(path.name.isdigit() for path in offsets.iterdir())
+
+
+def sink_of(checkpoint: Path) -> dict[str, Any] | None:
+    """The table for which the checkpoint is marked; None: Spark's own sinks leave no mark."""
+    path = checkpoint / FOLDER / _MARK
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {"format": str(found["format"]), "path": str(found["path"])}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{path}, which says where the query writes, cannot be read ({error}): put it back") from error
+
+
+def claim_checkpoint(checkpoint: Path, format: str, path: str) -> None:
+    """Mark a checkpoint for a table; refuses one of a query that has written elsewhere."""
+    mark = {"format": format, "path": path}
+    found = sink_of(checkpoint)
+    if found == mark:
+        return
+    if has_begun(checkpoint):
+        file = checkpoint / FOLDER / _MARK
+        if found is None:
+            raise ConfigError(
+                f"{checkpoint} belongs to a query that wrote to a sink of Spark's: its last batch may be there "
+                f"already, and would be in {path} again. Go on with that sink, or give a new checkpoint"
+            )
+        raise ConfigError(
+            f"{checkpoint} belongs to a query that writes {found['format']} to {found['path']}, and this one writes "
+            f"{format} to {path}: give a new checkpoint; if the table has only moved, say so in {file}"
+        )
+    place = checkpoint / FOLDER
+    place.mkdir(parents=True, exist_ok=True)
+    put_file(place / _MARK, json.dumps(mark).encode(), replace=True)

@@ -1,0 +1,165 @@
+"""Tasks given to a worker process by hand: what it keeps between them, and what it shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import semistream
+from semistream.master.open import open_master
+from semistream.parts.upkeep import Upkeep
+from semistream.spark import worker
+from semistream.spark.dimension import Dimension
+from semistream.spark.metrics import TaskMetrics
+from semistream.spark.worker import WORKSHOP, OpenJoin, executor_folder
+from semistream.spec import JoinRequest
+from semistream.testing import assert_same_rows, reference_join
+
+N_KEYS = 30_000
+SCHEMA = pa.schema([("k", pa.int64()), ("seq", pa.int64())])
+
+
+@pytest.fixture(autouse=True)
+def _local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An executor's folder for the test alone, and no joins of others."""
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "local"))
+    WORKSHOP.clear()
+    yield
+    WORKSHOP.clear()
+
+
+@pytest.fixture(scope="module")
+def relation() -> pa.Table:
+    keys = np.concatenate([np.arange(N_KEYS), np.arange(0, N_KEYS, 9)])
+    return pa.table({"k": keys, "v": keys * 3 + np.arange(len(keys))})
+
+
+@pytest.fixture(scope="module")
+def store(relation: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("store") / "r"
+    semistream.build_pages(relation, path, on="k", page_rows=128)
+    return path
+
+
+def _dimension(store: Path, memory: str = "1MB", tasks: int = 1) -> Dimension:
+    request = JoinRequest.make(on="k", how="left", memory=memory, algorithm="sweepjoin")
+    master = open_master(store, ("k",))
+    version, lineage = master.version, master.lineage
+    master.close()
+    stream = SCHEMA.serialize().to_pybytes()
+    return Dimension("r", str(store), request, tasks, True, version=version, lineage=lineage, stream=stream)
+
+
+def _stream(rows: int, seed: int, hot: int = 0) -> pa.Table:
+    keys = (np.random.default_rng(seed).zipf(1.1, rows) * 7919 + hot) % (N_KEYS + 500)
+    return pa.table({"k": keys, "seq": np.arange(rows)})
+
+
+def _task(dimension: Dimension, stream: pa.Table) -> tuple[list[pa.RecordBatch], TaskMetrics]:
+    items = list(worker.run((dimension,), iter(stream.to_batches(max_chunksize=3000))))
+    (account,) = [item for item in items if isinstance(item, TaskMetrics)]
+    return [item for item in items if isinstance(item, pa.RecordBatch)], account
+
+
+def _held() -> OpenJoin:
+    (held,) = WORKSHOP._joins.values()
+    return held
+
+
+def _upkeep() -> Upkeep:
+    found = _held().upkeep
+    assert found is not None
+    return found
+
+
+def test_generations_change_between_tasks_and_the_join_stays(relation: pa.Table, store: Path) -> None:
+    """Rows are right whatever generation is in use; the private join is neither closed nor filled again."""
+    dimension = _dimension(store)
+    joins, generations, rates = set(), [], []
+    for number in range(12):
+        # Half-way other keys are hot.
+        stream = _stream(20_000, number, hot=5000 if number > 5 else 0)
+        output, account = _task(dimension, stream)
+        expected = reference_join(stream, relation, "k", "left")
+        assert_same_rows(pa.Table.from_batches(output, schema=expected.schema), expected)
+        joins.add(id(_held().join))
+        generations.append(account.values["generation"])
+        rates.append(account.values["hits"] / account.rows_in)
+        _upkeep().wait()
+    assert len(joins) == 1
+    assert generations[0] == 0
+    assert generations == sorted(generations)
+    assert len(set(generations)) > 2
+    assert min(rates[1:6]) > rates[0]
+    assert rates[-1] > rates[6]
+
+
+def test_the_next_task_reports_what_was_built(store: Path) -> None:
+    dimension = _dimension(store)
+    _, first = _task(dimension, _stream(20_000, 1))
+    assert first.values["builds"] == 0
+    _upkeep().wait()
+    _, second = _task(dimension, _stream(20_000, 2))
+    assert second.values["builds"] == 1
+    assert second.seconds["build"] > 0
+    assert second.values["shared_hits"] > 0
+    assert second.rows_in == 20_000 == second.values["hits"] + second.values["misses"]
+
+
+def test_a_task_without_rows_reports_nothing_of_others(store: Path) -> None:
+    dimension = _dimension(store)
+    _task(dimension, _stream(5000, 1))
+    _, empty = _task(dimension, SCHEMA.empty_table())
+    assert empty.values["hits"] == empty.values["misses"] == empty.values["rows_out"] == 0
+
+
+def test_all_of_r_is_shared_when_it_fits(relation: pa.Table, store: Path) -> None:
+    dimension = _dimension(store, "6MB", tasks=2)
+    for number in range(3):
+        stream = _stream(4000, number)
+        output, account = _task(dimension, stream)
+        expected = reference_join(stream, relation, "k", "left")
+        assert_same_rows(pa.Table.from_batches(output, schema=expected.schema), expected)
+        _upkeep().wait()
+    assert (account.values["hits"], account.values["misses"]) == (4000, 0)
+    current = _upkeep().generations.current
+    assert current is not None
+    assert current.complete
+
+
+def test_a_task_that_is_given_up_while_a_generation_is_built(store: Path) -> None:
+    dimension = _dimension(store)
+    _task(dimension, _stream(20_000, 1))
+    upkeep = _upkeep()
+    given_up = worker.run((dimension,), iter(_stream(20_000, 2).to_batches(max_chunksize=500)))
+    next(given_up)
+    given_up.close()
+    assert not upkeep.is_busy
+    assert not WORKSHOP._joins
+    _, account = _task(dimension, _stream(20_000, 3))
+    assert account.rows_in == account.values["hits"] + account.values["misses"]
+
+
+def test_a_query_that_ends_while_a_generation_is_built(store: Path) -> None:
+    _task(_dimension(store), _stream(20_000, 1))
+    upkeep = _upkeep()
+    WORKSHOP.drop("job")
+    assert not upkeep.is_busy
+    assert not (executor_folder() / "job").exists()
+
+
+@pytest.mark.parametrize("sizes", [[10, 10, 10, 3], [40], [7, 50, 1], [16, 16], [1] * 35, [0, 5, 0], [0], []])
+def test_rows_in_batches_of_another_length(sizes: list[int]) -> None:
+    ends = np.cumsum(sizes).tolist()
+    given = [
+        pa.record_batch({"n": pa.array(range(end - size, end), pa.int64())})
+        for size, end in zip(sizes, ends, strict=True)
+    ]
+    found = list(worker.regrouped(iter(given), 16))
+    assert [row for batch in found for row in batch["n"].to_pylist()] == list(range(sum(sizes)))
+    assert all(batch.num_rows == 16 for batch in found[:-1])
+    assert all(0 < batch.num_rows <= 16 for batch in found)
