@@ -47,7 +47,7 @@ def weigh(relations: Path) -> Weigh:
 
 
 def test_a_store_pays_for_a_long_stream_and_not_for_a_short_one(weigh: Weigh) -> None:
-    long, short = weigh("12MB", 1e9), weigh("12MB", 1e4)
+    long, short = weigh("20MB", 1e6), weigh("20MB", 1e4)
     assert long.pays
     assert not short.pays
     assert long.build_s == short.build_s > 0
