@@ -133,7 +133,7 @@ def test_spark_before_and_after(sink: Sink, store: Path) -> None:
     done = sink.finish(enriched.filter("seq % 2 = 0").coalesce(1))
     assert not done.fused
     assert "Repartition comes after" in done.how
-    expected = reference_join(S, R, "k").to_pandas().query("seq % 2 == 0")
+    expected = reference_join(S, R, "k", "inner").to_pandas().query("seq % 2 == 0")
     sink.holds(pa.Table.from_pandas(expected, preserve_index=False))
 
 
