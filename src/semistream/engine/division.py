@@ -16,10 +16,10 @@ from semistream.parts.arena import ArenaShape
 MIN_CHUNK_ROWS, MAX_CHUNK_ROWS = 64, 16384
 #: part of the budget for the work arrays of a chunk. A chunk begins and ends with work that does not depend on its
 #: length, so where long ones are asked for they may take more: up to so many rows a quarter of a budget that has at
-#: least so many bytes, and up to so many rows a thirty-second of it
+#: least so many bytes, and up to so many rows a sixty-fourth of it
 _SCRATCH_SHARE = 1 / 16
 _LONG_CHUNK_ROWS, _LONG_SCRATCH_SHARE, _LONG_FROM = 8192, 1 / 4, 1 << 20
-_LONGEST_CHUNK_ROWS, _LONGEST_SCRATCH_SHARE = 65536, 1 / 32
+_LONGEST_CHUNK_ROWS, _LONGEST_SCRATCH_SHARE = 65536, 1 / 64
 _ASSUMED_STREAM_SLOT = 512
 _LEAST_EXTENTS = 8
 
