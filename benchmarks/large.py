@@ -200,7 +200,8 @@ def main() -> int:
                 console.print(spelt(joined[-1]))
     if given.save:
         given.save.parent.mkdir(parents=True, exist_ok=True)
-        del found["store"]
+        for place in (found, *joined):
+            del place["store"]
         given.save.write_text(json.dumps({"rows": rows, "build": found, "joins": joined}, indent=1) + "\n")
     return 0 if all(row["exact"] and row["within_memory"] for row in joined) else 1
 
