@@ -178,8 +178,8 @@ def test_kernels_call_kernels_that_python_never_did() -> None:
 
 
 def test_whoever_wants_to_know_is_told_once_that_a_kernel_was_compiled() -> None:
-    told: list[str] = []
-    compiled.when_compiling(lambda: told.append("compiling"))
+    heard: list[str] = []
+    compiled.when_compiling(lambda: heard.append("compiling"))
 
     @compiled.njit("int64(int64)")
     def four_times(value: int) -> int:
@@ -189,6 +189,6 @@ def test_whoever_wants_to_know_is_told_once_that_a_kernel_was_compiled() -> None
     def five_times(value: int) -> int:
         return 5 * value
 
-    assert told == []
+    assert heard == []
     assert (four_times(1), five_times(1)) == (4, 5)
-    assert told == ["compiling"]
+    assert heard == ["compiling"]
