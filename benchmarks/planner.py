@@ -67,10 +67,10 @@ WITHIN, SHARE, WORST = 0.9, 0.9, 0.5
 JUDGED_LIMIT, LIMIT = 2.5, 1.05
 #: who promises less than this part of the best is not run at all
 HOPELESS_PROMISE = 0.2
-#: who is so close to the best runs again, so many times
-CLOSE, AGAIN = 1.2, 2
+#: who is so close to the best runs again, so often
+CLOSE, AGAIN = 1.2, 1
 #: a stream is cut to what the pick joins in so many seconds, and to so many batches at least
-MOST_WHOLE_S, LEAST_BATCHES = 8.0, 3
+MOST_WHOLE_S, LEAST_BATCHES = 4.0, 3
 #: seconds: a first impression, before and while it is taken; most of a warm-up; a turn
 FIRST_S, FIRST_WARM_S, MOST_WARM_S, TURN_S = 0.3, 0.3, 5.0, 0.25
 TURNS, FINALISTS = 10, 4
