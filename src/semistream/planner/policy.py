@@ -26,7 +26,7 @@ class Policy:
     #: one batch in this many is sampled once the plan stands
     sampled_batches: int = 8
     #: stream tuples that are looked up in R to learn how many match; each may cost a seek
-    probed_tuples: int = 1024
+    probed_tuples: int = 256
     #: tuples that a sample needs to say something about the skew, and the keys whose share is compared
     sample_says: int = 10_000
     hottest_keys: int = 64
