@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 from types import ModuleType
@@ -29,10 +30,20 @@ def test_it_can_be_drawn_again(picture: ModuleType, tmp_path: Path) -> None:
         assert all(f"{rows} million" in drawn for rows in (1, 10, 50))
 
 
-@pytest.mark.parametrize(("rows", "beside", "line"), [(10, "native", 0), (50, "native", 1), (10, "transport", 2)])
-def test_ratios_in_the_readme(picture: ModuleType, rows: int, beside: str, line: int) -> None:
-    rates = picture.measured()[rows * 1_000_000]
-    rows_of_table = re.findall(r"^\| .*\| ([\d.]+), ([\d.]+) \|$", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
-    for how, written in zip(("inner", "left"), rows_of_table[line], strict=True):
-        base = rates[beside] if beside == "transport" else rates[f"native {how}"]
-        assert float(written) == pytest.approx(rates[f"sweepjoin {how}"] / base, rel=0.02)
+NATIVE, SPARKS = "native inner, Spark's parquet", "sweepjoin inner, Spark's parquet"
+#: two ratios of a line of the README's table: the million rows of R, and who is compared with whom
+LINES = [
+    [(10, "sweepjoin inner", "native inner"), (50, "sweepjoin inner", "native inner")],
+    [(10, "write inner, parquet", NATIVE), (10, "write inner, delta", NATIVE)],
+    [(10, "write inner, parquet", SPARKS), (10, "write inner, delta", SPARKS)],
+    [(10, "sweepjoin inner", "transport"), (50, "sweepjoin inner", "transport")],
+]
+
+
+@pytest.mark.parametrize("line", range(len(LINES)))
+def test_ratios_in_the_readme(line: int) -> None:
+    lines = re.findall(r"^\| .*\| ([\d.]+), ([\d.]+) \|$", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    for (millions, ours, theirs), written in zip(LINES[line], lines[line], strict=True):
+        content = json.loads((ROOT / "results" / "spark" / "tuned" / f"{millions}m.json").read_text())
+        rates = content["results"][0]["rates"]
+        assert float(written) == pytest.approx(rates[ours] / rates[theirs], rel=0.02)
