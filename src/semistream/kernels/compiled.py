@@ -108,7 +108,7 @@ class Intrinsic:
         return typing.resolve_value_type(made)
 
     def __call__(self, *arguments: Any) -> Any:
-        raise NotImplementedError(f"{self._name} is for kernels only")
+        raise TypeError(f"{self._name} is for kernels only")
 
 
 class Both:

@@ -20,7 +20,7 @@ from semistream.lake.leftovers import is_old_file, remove_files
 from semistream.lake.partitions import check_partition_columns
 from semistream.lake.place import local_folder, require_format, require_same_columns, require_same_partitions
 from semistream.lake.rows import stored_schema
-from semistream.lake.table import FILE_NAME, Committed, LakeTable, Options, file_prefix, is_once
+from semistream.lake.table import FILE_NAME, SKIPPED, Committed, LakeTable, Options, is_once
 from semistream.lake.target import Target
 from semistream.lake.types import delta_schema
 from semistream.sealed import sync
@@ -43,14 +43,11 @@ class DeltaFolder(LakeTable):
 
     def __init__(self, path: str, options: Options | None = None) -> None:
         self.folder = local_folder(path)
-        self._options = options or Options()
+        super().__init__(str(self.folder), options)
         _package()
         self._table: DeltaTable | None = None
         self._entry_seen: tuple[int, int] | None = None
         self._wanted: pa.Schema | None = None
-        self._schema: pa.Schema | None = None
-        self._partition_by: tuple[str, ...] = ()
-        self._targets: dict[tuple[str, int], Target] = {}
 
     # ------------------------------------------------------------------------------------- before the first batch
 
@@ -111,27 +108,12 @@ class DeltaFolder(LakeTable):
         return last is not None and last >= batch
 
     def target(self, app: str, batch: int) -> Target:
-        if self._schema is None:
-            raise ConfigError(f"{self.folder} is not prepared: call prepare with the schema of the rows first")
-        target = Target(
-            str(self.folder),
-            self._schema.serialize().to_pybytes(),
-            prefix=file_prefix(app, batch),
-            partition_by=self._partition_by,
-            file_bytes=self._options.file_bytes,
-            row_group_bytes=self._options.row_group_bytes,
-            wants_stats=True,
-        )
-        self._targets[app, batch] = target
-        return target
+        return self._new_target(app, batch, self.folder, wants_stats=True)
 
     def commit(self, app: str, batch: int, files: Sequence[WrittenFile]) -> Committed:
-        target = self._targets.pop((app, batch), None)
-        if target is None:
-            raise ConfigError(f"batch {batch} has no target: ask for one before its files are written")
-        skipped = Committed(None, 0, 0, 0, skipped=True)
+        target = self._taken_target(app, batch)
         if self.done(app, batch):
-            return skipped
+            return SKIPPED
         # Another writer may have changed the columns since.
         self._check()
         merged: list[WrittenFile] = []
@@ -153,7 +135,7 @@ class DeltaFolder(LakeTable):
                     ) from error
                 self._load()
                 if self._has(app, batch):
-                    return skipped
+                    return SKIPPED
                 self._check()
             except (OSError, deltalake.exceptions.DeltaError) as error:
                 raise StoreError(
@@ -164,7 +146,7 @@ class DeltaFolder(LakeTable):
         version = self._loaded().version()
         self._sync_log(before + 1, version)
         remove_files(self.folder / file.path for file in merged)
-        return Committed(version, len(files), sum(f.rows for f in files), sum(f.n_bytes for f in files))
+        return Committed.of(files, version)
 
     def _commit_once(self, app: str, batch: int, files: Sequence[WrittenFile]) -> None:
         from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction

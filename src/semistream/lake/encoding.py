@@ -12,6 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from semistream.lake.target import CODEC
+
 #: rows that are looked at, in runs of neighbours from all over: the first ones may be of one kind, and values that
 #: compress well often lie side by side
 SAMPLE_ROWS = 4096
@@ -25,8 +27,6 @@ _COMPRESSION_WORTH = 0.8
 DICTIONARY_BYTES = 128 << 10
 #: of the codecs that have one; a higher level takes several times as long for a few percent
 _LEVELS = {"zstd": 1}
-#: unless a target has another
-CODEC = "zstd"
 
 
 @dataclass(frozen=True)

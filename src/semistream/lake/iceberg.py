@@ -23,7 +23,7 @@ from semistream.lake.leftovers import is_old_file, remove_files
 from semistream.lake.partitions import check_partition_columns
 from semistream.lake.place import require_same_columns, require_same_partitions
 from semistream.lake.rows import stored_schema
-from semistream.lake.table import FILE_NAME, Committed, LakeTable, Options, app_token, file_prefix, is_once
+from semistream.lake.table import FILE_NAME, SKIPPED, Committed, LakeTable, Options, app_token, is_once
 from semistream.lake.target import Target
 from semistream.lake.types import iceberg_schema
 from semistream.sealed import sync
@@ -51,15 +51,11 @@ class IcebergTable(LakeTable):
                 "a mapping of its properties such as {'type': 'sql', 'uri': 'sqlite:////data/catalog.db', "
                 "'warehouse': 'file:///data/lake'}"
             )
-        self.name = name
+        super().__init__(name, options)
         self._catalog = _load_catalog(catalog)
-        self._options = options or Options()
         self._wanted: pa.Schema | None = None
-        self._schema: pa.Schema | None = None
-        self._partition_by: tuple[str, ...] = ()
         #: where files go, as the table calls it, and as a folder of this machine
         self._place: tuple[str, Path] | None = None
-        self._targets: dict[tuple[str, int], Target] = {}
 
     # ------------------------------------------------------------------------------------- before the first batch
 
@@ -143,34 +139,21 @@ class IcebergTable(LakeTable):
             raise self._failed(f"has the property {_property(app)}={last!r}, which is no number", error) from error
 
     def target(self, app: str, batch: int) -> Target:
-        if self._schema is None or self._place is None:
-            raise ConfigError(f"{self.name} is not prepared: call prepare with the schema of the rows first")
+        self._prepared()
+        assert self._place is not None
         folder = self._place[1]
         try:
             folder.mkdir(parents=True, exist_ok=True)
             sync(folder.parent)
         except OSError as error:
             raise StoreError(f"{folder} cannot be made ({error.strerror}): see to the disk and try again") from error
-        target = Target(
-            str(folder),
-            self._schema.serialize().to_pybytes(),
-            prefix=file_prefix(app, batch),
-            partition_by=self._partition_by,
-            # pyiceberg finds the partition of a file in the bounds of its columns.
-            keeps_partition_columns=True,
-            file_bytes=self._options.file_bytes,
-            row_group_bytes=self._options.row_group_bytes,
-        )
-        self._targets[app, batch] = target
-        return target
+        # pyiceberg finds the partition of a file in the bounds of its columns.
+        return self._new_target(app, batch, folder, keeps_partition_columns=True)
 
     def commit(self, app: str, batch: int, files: Sequence[WrittenFile]) -> Committed:
-        target = self._targets.pop((app, batch), None)
-        if target is None:
-            raise ConfigError(f"batch {batch} has no target: ask for one before its files are written")
-        skipped = Committed(None, 0, 0, 0, skipped=True)
+        target = self._taken_target(app, batch)
         if self.done(app, batch):
-            return skipped
+            return SKIPPED
         merged: list[WrittenFile] = []
         if self._options.compact:
             files, merged = merged_small(target, files)
@@ -181,7 +164,7 @@ class IcebergTable(LakeTable):
         for attempt in range(_ATTEMPTS):
             table = self._load()
             if not is_once(app) and self._has(table, app, batch):
-                return skipped
+                return SKIPPED
             # Another writer may have changed the columns since.
             self._check(table)
             try:
@@ -204,7 +187,7 @@ class IcebergTable(LakeTable):
         remove_files(folder / file.path for file in merged)
         snapshot = table.current_snapshot()
         version = None if snapshot is None else snapshot.snapshot_id
-        return Committed(version, len(files), sum(f.rows for f in files), sum(f.n_bytes for f in files))
+        return Committed.of(files, version)
 
     def _commit_once(self, table: Table, app: str, batch: int, files: Sequence[WrittenFile]) -> None:
         location = self._data_folder(table)[0]
@@ -284,4 +267,6 @@ def _load_catalog(catalog: str | Mapping[str, Any]) -> Catalog:
         properties = {str(name): str(value) for name, value in catalog.items()}
         return load_catalog(properties.pop("name", "semistream"), **properties)
     except Exception as error:
-        raise ConfigError(f"catalog={catalog!r} cannot be opened ({type(error).__name__}: {error})") from error
+        # Values may be secrets.
+        said = repr(catalog) if isinstance(catalog, str) else f"with the properties {', '.join(catalog)}"
+        raise ConfigError(f"the catalog {said} cannot be opened ({type(error).__name__}: {error})") from error

@@ -42,7 +42,7 @@ from semistream.lake.place import (
     state_folder,
 )
 from semistream.lake.rows import stored_schema
-from semistream.lake.table import Committed, LakeTable, Options, app_token, file_prefix, is_once
+from semistream.lake.table import SKIPPED, Committed, LakeTable, Options, app_token, is_once
 from semistream.lake.target import Target
 from semistream.sealed import put_file, read_sealed, sealed, sync
 
@@ -64,10 +64,7 @@ class ParquetFolder(LakeTable):
     def __init__(self, path: str, options: Options | None = None) -> None:
         self.folder = local_folder(path)
         self.state = state_folder(self.folder)
-        self._options = options or Options()
-        self._schema: pa.Schema | None = None
-        self._partition_by: tuple[str, ...] = ()
-        self._targets: dict[tuple[str, int], Target] = {}
+        super().__init__(str(self.folder), options)
         self._known: set[str] = set()
 
     # ------------------------------------------------------------------------------------- before the first batch
@@ -149,8 +146,7 @@ class ParquetFolder(LakeTable):
         return True
 
     def target(self, app: str, batch: int) -> Target:
-        if self._schema is None:
-            raise ConfigError(f"{self.folder} is not prepared: call prepare with the schema of the rows first")
+        self._prepared()
         folder = self._staged(app) / f"b{batch:012d}-{secrets.token_hex(8)}"
         try:
             folder.mkdir(parents=True)
@@ -158,29 +154,17 @@ class ParquetFolder(LakeTable):
             sync(folder.parent.parent)
         except OSError as error:
             raise StoreError(f"{folder} cannot be made ({error.strerror}): see to the disk and try again") from error
-        target = Target(
-            str(folder),
-            self._schema.serialize().to_pybytes(),
-            prefix=file_prefix(app, batch),
-            suffix=_STAGED,
-            partition_by=self._partition_by,
-            file_bytes=self._options.file_bytes,
-            row_group_bytes=self._options.row_group_bytes,
-        )
-        self._targets[app, batch] = target
-        return target
+        return self._new_target(app, batch, folder, suffix=_STAGED)
 
     def commit(self, app: str, batch: int, files: Sequence[WrittenFile]) -> Committed:
-        target = self._targets.pop((app, batch), None)
-        if target is None:
-            raise ConfigError(f"batch {batch} has no target: ask for one before its files are written")
+        target = self._taken_target(app, batch)
         attempt = Path(target.folder)
         if self._options.compact and not self.done(app, batch):
             files, _ = merged_small(target, files)
         with self._locked():
             if self._done(app, batch):
                 _remove_tree(attempt)
-                return Committed(None, 0, 0, 0, skipped=True)
+                return SKIPPED
             for file in files:
                 require_whole(attempt / file.path, file)
             entry = {
@@ -195,7 +179,7 @@ class ParquetFolder(LakeTable):
             self._put_entry(app, batch, entry)
             self._apply(app, entry)
             self._forget(app, batch)
-        return Committed(None, len(files), sum(f.rows for f in files), sum(f.n_bytes for f in files))
+        return Committed.of(files)
 
     def _put_entry(self, app: str, batch: int, entry: dict[str, Any]) -> None:
         path = self._entry(app, batch)

@@ -14,6 +14,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -63,6 +64,13 @@ class Committed:
     #: the batch was there already: its files were not taken
     skipped: bool = False
 
+    @staticmethod
+    def of(files: Sequence[WrittenFile], version: int | None = None) -> Committed:
+        return Committed(version, len(files), sum(file.rows for file in files), sum(file.n_bytes for file in files))
+
+
+SKIPPED = Committed(None, 0, 0, 0, skipped=True)
+
 
 @dataclass(frozen=True)
 class Options:
@@ -101,6 +109,41 @@ class LakeTable(ABC):
     """A table of one format. Only the driver has one; it is not thread-safe."""
 
     format: str
+
+    def __init__(self, name: str, options: Options | None) -> None:
+        #: what errors call it
+        self.name = name
+        self._options = options or Options()
+        #: the rows as they are stored, and by which columns they are divided; known when the table is prepared
+        self._schema: pa.Schema | None = None
+        self._partition_by: tuple[str, ...] = ()
+        self._targets: dict[tuple[str, int], Target] = {}
+
+    def _new_target(self, app: str, batch: int, folder: Path, **own: Any) -> Target:
+        """A target in a folder, with what is the format's `own`; it is that of the batch until its commit."""
+        target = Target(
+            str(folder),
+            self._prepared().serialize().to_pybytes(),
+            prefix=file_prefix(app, batch),
+            partition_by=self._partition_by,
+            file_bytes=self._options.file_bytes,
+            row_group_bytes=self._options.row_group_bytes,
+            **own,
+        )
+        self._targets[app, batch] = target
+        return target
+
+    def _prepared(self) -> pa.Schema:
+        if self._schema is None:
+            raise ConfigError(f"{self.name} is not prepared: call prepare with the schema of the rows first")
+        return self._schema
+
+    def _taken_target(self, app: str, batch: int) -> Target:
+        """The target of the latest attempt at a batch, which is over."""
+        target = self._targets.pop((app, batch), None)
+        if target is None:
+            raise ConfigError(f"batch {batch} has no target: ask for one before its files are written")
+        return target
 
     @abstractmethod
     def prepare(self, schema: pa.Schema, partition_by: Sequence[str] = ()) -> None:

@@ -13,6 +13,7 @@ ROW_GROUP_BYTES = 16 << 20
 #: rows that wait for row groups, of all partition values together
 HELD_BYTES = 64 << 20
 OPEN_FILES = 64
+CODEC = "zstd"
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Target:
     #: whether there is a file, without rows, where no row came
     writes_empty: bool = False
     #: for columns that it makes smaller
-    codec: str = "zstd"
+    codec: str = CODEC
     #: whether a finished file must outlive a power cut; that waits for the disk
     durable: bool = True
 

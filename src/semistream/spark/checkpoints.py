@@ -13,15 +13,14 @@ from typing import Any
 
 from semistream.errors import ConfigError, StoreError
 from semistream.sealed import put_file
-from semistream.spark.records import FOLDER
+from semistream.spark.records import FOLDER, numbered
 
 _MARK = "sink.json"
 
 
 def has_begun(checkpoint: Path) -> bool:
     """Whether a query has begun a batch with this checkpoint."""
-    offsets = checkpoint / "offsets"
-    return offsets.is_dir() and any(path.name.isdigit() for path in offsets.iterdir())
+    return bool(numbered(checkpoint / "offsets"))
 
 
 def sink_of(checkpoint: Path) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ NaN and -0.0) is left to Spark. `fusing.py` makes these from Spark's plan.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,11 +21,11 @@ Value = Any
 Columns = Sequence[pa.Array]
 
 
-class Expression:
+class Expression(ABC):
     """A value for each row of a batch, made of its columns."""
 
-    def on(self, columns: Columns) -> Value:
-        raise NotImplementedError
+    @abstractmethod
+    def on(self, columns: Columns) -> Value: ...
 
 
 @dataclass(frozen=True)

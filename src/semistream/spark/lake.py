@@ -29,7 +29,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from semistream.errors import ConfigError, SchemaError
 from semistream.lake.files import FileWriter, WrittenFile
-from semistream.lake.table import FORMATS, Committed, LakeTable, fresh_app, open_table
+from semistream.lake.table import FORMATS, SKIPPED, Committed, LakeTable, fresh_app, open_table
 from semistream.lake.target import Target
 from semistream.spark.checkpoints import claim_checkpoint
 from semistream.spark.cleanup import active_checkpoints
@@ -244,7 +244,7 @@ def write_batch(rows: DataFrame, plan: WritePlan, table: LakeTable, place: str, 
         if _keeps_state(rows.sparkSession):
             # Spark wants to see that the operators before the write have been through all rows.
             rows.write.format("noop").mode("overwrite").save()
-        return Committed(None, 0, 0, 0, skipped=True)
+        return SKIPPED
     files = write_files(rows, plan, table.target(app, number), f"write({table.format}, {place})")
     return table.commit(app, number, files)
 

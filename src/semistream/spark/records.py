@@ -182,7 +182,7 @@ class Records:
 
     def _bind_first(self, binding: Binding) -> Binding:
         others = [other.folder.name for other in all_records(self.checkpoint) if other.folder != self.folder]
-        if _numbered(self.checkpoint / "offsets"):
+        if numbered(self.checkpoint / "offsets"):
             begun = f"was begun with {', '.join(map(repr, others))}" if others else "was begun without it"
             raise ConfigError(
                 f"the checkpoint {self.checkpoint} holds batches of a query, and no records of an enrichment named "
@@ -414,7 +414,7 @@ class ShardRecords:
 
 def all_committed(checkpoint: Path) -> bool:
     """Whether every batch that a query has begun is done, so that none is attempted again."""
-    begun, done = (_numbered(checkpoint / name) for name in ("offsets", "commits"))
+    begun, done = (numbered(checkpoint / name) for name in ("offsets", "commits"))
     return max(begun, default=-1) <= max(done, default=-1)
 
 
@@ -424,7 +424,7 @@ def done_before(checkpoint: Path) -> int | None:
         return None
     if any(records.waiting() for records in all_records(checkpoint)):
         return 0
-    return max(_numbered(checkpoint / "commits"), default=-1) + 1
+    return max(numbered(checkpoint / "commits"), default=-1) + 1
 
 
 def all_records(checkpoint: Path) -> list[Records]:
@@ -477,7 +477,8 @@ def _sealed_head(head: Head) -> bytes:
     return sealed({**asdict(head), "format": _FORMAT})[0]
 
 
-def _numbered(folder: Path) -> list[int]:
+def numbered(folder: Path) -> list[int]:
+    """The batches of which Spark's log in a folder of the checkpoint knows."""
     try:
         return [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
     except FileNotFoundError:
