@@ -7,11 +7,14 @@ that says something else.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import json
 import os
 import secrets
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,8 @@ from semistream.errors import StoreError
 
 _MARK = b"\nblake2b "
 _DIGEST_BYTES = 16
+#: what file systems say that have no locks
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 def digest(content: bytes) -> str:
@@ -62,6 +67,24 @@ def sync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Alone among those who lock a folder; where the file system has no locks everybody goes on.
+
+    That suits whoever puts a file without `replace`, of which one appears in any case.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+        yield
     finally:
         os.close(handle)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from semistream.cli.arguments import AsJson, names, require
-from semistream.cli.notices import compile_notice, note, notes, reported
+from semistream.cli.notices import compile_notice, note, notes, progress_bar, reported
 from semistream.errors import ConfigError
 from semistream.spec import format_bytes, parse_bytes
 
@@ -160,16 +160,7 @@ def _watched(n_rows: int) -> Iterator[Callable[[int], None]]:
     if not notes.is_terminal:
         yield lambda rows: None
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
-
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=notes, transient=True) as progress:
+    with progress_bar(notes) as progress:
         task = progress.add_task("rows read", total=n_rows)
 
         def show(rows: int) -> None:

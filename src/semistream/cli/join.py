@@ -11,14 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import pyarrow as pa
 import typer
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
 
 from semistream.cli.arguments import (
     DEFAULT_BATCH_ROWS,
@@ -31,7 +23,7 @@ from semistream.cli.arguments import (
     names,
     require,
 )
-from semistream.cli.notices import compile_notice, note, notes, reported, spark_wanted, summary
+from semistream.cli.notices import compile_notice, note, notes, progress_bar, reported, spark_wanted, summary
 from semistream.cli.output import ParquetOutput
 from semistream.cli.overlap import read_ahead, write_behind
 from semistream.cli.process import leave_pandas_out
@@ -211,14 +203,7 @@ def _watched(batches: Iterator[pa.RecordBatch], n_rows: int | None) -> Iterator[
     if not notes.is_terminal:
         yield from batches
         return
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=notes, transient=True) as progress:
+    with progress_bar(notes) as progress:
         task = progress.add_task("tuples", total=n_rows)
         for batch in batches:
             yield batch

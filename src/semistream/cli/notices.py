@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import typer
@@ -15,6 +16,9 @@ from rich.table import Table
 
 from semistream.errors import ConfigError, SemiStreamError
 from semistream.spec import format_bytes
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 notes = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -88,6 +92,20 @@ def compile_notice() -> Iterator[None]:
     text = "compiling the kernels; later runs find them ready"
     when_compiling(lambda: print(text, file=sys.stderr, flush=True))
     yield
+
+
+def progress_bar(console: Console) -> Progress:
+    """A bar for somebody who watches, gone at the end; the package is imported where there is one."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns, console=console, transient=True)
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ import pyarrow.csv
 import pyarrow.json
 
 from semistream.cli.streams import PACKED
+from semistream.columns.regrouping import regrouped
 from semistream.errors import SchemaError, StoreError
 
 #: A block is this part of the budget, within these bounds.
@@ -82,20 +83,7 @@ class TextFiles(ABC):
         self, columns: Sequence[str], first_row: int, batch_rows: int, threads: bool = False
     ) -> Iterator[pa.RecordBatch]:
         """Batches of at most `batch_rows` rows, with exactly these columns; one thread reads, so rows have numbers."""
-        held: list[pa.RecordBatch] = []
-        rows = 0
-        for block in self._blocks(first_row):
-            part = block.select(list(columns))
-            while part.num_rows:
-                taken = part.slice(0, batch_rows - rows)
-                held.append(taken)
-                rows += taken.num_rows
-                part = part.slice(taken.num_rows)
-                if rows == batch_rows:
-                    yield _one(held)
-                    held, rows = [], 0
-        if held:
-            yield _one(held)
+        return regrouped((block.select(list(columns)) for block in self._blocks(first_row)), batch_rows)
 
     def _blocks(self, first_row: int) -> Iterator[pa.RecordBatch]:
         for file in self._files:
@@ -116,10 +104,6 @@ class TextFiles(ABC):
     @abstractmethod
     def _read(self, file: Path) -> Iterator[pa.RecordBatch]:
         """The rows of a file in the schema of all."""
-
-
-def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def _cut(text: str) -> str:

@@ -15,14 +15,12 @@ batch at or below the last one in an app's log is done. All files of the log are
 from __future__ import annotations
 
 import base64
-import errno
-import fcntl
 import os
 import secrets
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +42,7 @@ from semistream.lake.place import (
 from semistream.lake.rows import stored_schema
 from semistream.lake.table import SKIPPED, Committed, LakeTable, Options, app_token, is_once
 from semistream.lake.target import Target
-from semistream.sealed import put_file, read_sealed, sealed, sync
+from semistream.sealed import folder_lock, put_file, read_sealed, sealed, sync
 
 _FORMAT = 1
 _STAGED = ".staged"
@@ -53,7 +51,6 @@ _ENTRY = ".batch"
 _KEPT_ENTRIES = 10
 #: of files that others wrote so many are looked at
 _LOOKED_AT = 100
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class ParquetFolder(LakeTable):
@@ -284,20 +281,12 @@ class ParquetFolder(LakeTable):
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Alone in changing the log: of two processes with one query only one commits a batch."""
-        try:
-            handle = os.open(self.state, os.O_RDONLY)
-        except OSError as error:
-            raise StoreError(f"{self.state} cannot be opened ({error.strerror}): call prepare first") from error
-        try:
+        with ExitStack() as stack:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX)
+                stack.enter_context(folder_lock(self.state))
             except OSError as error:
-                # Without locks the file of the log still appears once.
-                if error.errno not in _NO_LOCKS:
-                    raise StoreError(f"{self.state} cannot be locked ({error.strerror})") from error
+                raise StoreError(f"{self.state} cannot be locked ({error.strerror}): call prepare first") from error
             yield
-        finally:
-            os.close(handle)
 
     # ------------------------------------------------------------------------------------- cleaning up
 

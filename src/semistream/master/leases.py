@@ -37,13 +37,12 @@ from semistream.master.format import (
     versions_in,
     write_synced,
 )
-from semistream.sealed import read_sealed, sealed, sync
+from semistream.sealed import NO_LOCKS, read_sealed, sealed, sync
 
 LOCK, QUERIES = ".lock", "queries"
 _FRESH = ".new-"
 _LONGEST_NAME = 200
 _RETRIES = 100
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class Lease:
@@ -82,7 +81,7 @@ def hold(path: Path, version: int | None = None) -> Lease:
             fcntl.flock(handle, fcntl.LOCK_SH)
         except OSError as error:
             # Where files cannot be locked none can be found unlocked either, and no version is removed.
-            if error.errno not in _NO_LOCKS:
+            if error.errno not in NO_LOCKS:
                 os.close(handle)
                 raise StoreError(f"{folder / MANIFEST} cannot be locked ({error.strerror})") from error
         # Between finding and locking it the version may have been removed: then there is a newer one.

@@ -18,22 +18,20 @@ A record is put in place before its head, so after a crash the head may be one b
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from semistream.engine.snapshot import Snapshot
 from semistream.errors import ConfigError, SemiStreamError, StoreError
-from semistream.sealed import digest, put_file, read_sealed, seal, sealed, sync, unseal
+from semistream.sealed import digest, folder_lock, put_file, read_sealed, seal, sealed, sync, unseal
 
 _FORMAT = 1
 #: the folder for records in a checkpoint
@@ -41,7 +39,6 @@ FOLDER = "semistream"
 BINDING, FINISH = "binding", "finish"
 _REMEDY = "restore the checkpoint from a backup, or start the query with another one"
 _STALE_SECONDS = 3600.0
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _NAME = re.compile(r"s(\d{5})-b(\d{12})-(\d)\.record")
 
 
@@ -364,7 +361,7 @@ class ShardRecords:
 
     def mend(self, kept: Kept, previous: Kept | None) -> None:
         """Let the head name a record whose writer died before it could."""
-        with self._locked():
+        with folder_lock(self.folder):
             if self.head().sequence == kept.record.sequence - 1:
                 put_file(self._head_path, _sealed_head(_head_of(kept.record, kept.name, previous)), replace=True)
 
@@ -373,7 +370,7 @@ class ShardRecords:
         path = self.path(record.batch, record.part)
         content, name = record.to_bytes()
         head = _head_of(record, name, previous)
-        with self._locked():
+        with folder_lock(self.folder):
             files = self._files()
             last = max(files, default=None)
             if last != (None if previous is None else (previous.record.batch, previous.record.part)) or not put_file(
@@ -395,21 +392,6 @@ class ShardRecords:
             for path in self.folder.glob(f".s{self.shard:05d}*"):
                 if time.time() - path.stat().st_mtime > _STALE_SECONDS:
                     path.unlink(missing_ok=True)
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Alone in going on with the chain: an attempt that Spark has given up may still be running."""
-        handle = os.open(self.folder, os.O_RDONLY)
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            except OSError as error:
-                # Without locks a link still lets one of two attempts at the same batch win.
-                if error.errno not in _NO_LOCKS:
-                    raise
-            yield
-        finally:
-            os.close(handle)
 
 
 def all_committed(checkpoint: Path) -> bool:

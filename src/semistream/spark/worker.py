@@ -24,6 +24,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark import TaskContext
 
+from semistream.columns.regrouping import regrouped
 from semistream.errors import SchemaError, StoreError
 from semistream.loops.resident import fill, resident_bytes, resident_keys
 from semistream.master.base import Master
@@ -347,24 +348,3 @@ def _finish(held: OpenJoin, batches: Iterator[pa.RecordBatch], task_metrics: Tas
 
     yield from held.join.push_parts(regrouped(parts(), held.join.plan.division.chunk_rows))
     yield from held.join.drain()
-
-
-def regrouped(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of `rows`, the last one apart.
-
-    Spark cuts a partition where that suits the transport. A join does some things once per chunk, so chunks should be
-    as long as its work arrays are.
-    """
-    held: list[pa.RecordBatch] = []
-    count = 0
-    for batch in batches:
-        held.append(batch)
-        count += batch.num_rows
-        if count >= rows:
-            whole = pa.concat_batches(held) if len(held) > 1 else batch
-            cut = count - count % rows
-            yield from (whole.slice(at, rows) for at in range(0, cut, rows))
-            count -= cut
-            held = [whole.slice(cut)] if count else []
-    if count:
-        yield pa.concat_batches(held) if len(held) > 1 else held[0]
