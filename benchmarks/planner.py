@@ -9,15 +9,17 @@ whole, with all its planning, trials and changes.
 A stream that ends: everyone joins all of it from the beginning, with nothing in its cache, and the time counts, from
 opening to the last row. A stream that takes the pick longer than some seconds is cut to what it joins in that time,
 at least three batches, and the plan is made for that many tuples. Whoever takes longer than the best so far is stopped
-at once; the pick and "auto" are stopped at 2.5 times the best, and count as that. The closest ones, the pick and "auto"
-then run again, as often as each other, and the shortest time of each counts.
+at once, and so is who could reach its time only by joining the rest half as fast again as the best did (a tenth, if it
+promised less than half of the pick's rate); "auto" is stopped at 2.5 times the best, and counts as that. The closest
+ones, the pick and "auto" then run again in turns, as often as each other, and the shortest time of each counts: the
+shorter a stream the more often, and not at all where it takes so long that noise has evened out.
 
 A stream without an end: all operators run for a moment; the fastest few and the picks are opened again, warmed up
 until their caches are at rest (or for some seconds), and measured in turns. Half of these turns say which is the
 fastest, the other half how a pick compares with it, turn by turn, and the median counts: the fastest of several noisy
 figures would otherwise be the luckiest of them. "auto" is judged by what it has settled on after its trial.
 
-    python benchmarks/planner.py --data DIR --save DIR     40 settings, about an hour, 10 GB of data
+    python benchmarks/planner.py --data DIR --save DIR     40 settings, about 40 minutes, 10 GB of data
     python benchmarks/planner.py --settings 6              fewer, to see that it runs
     python benchmarks/planner.py --rows 1000000            only some sizes of R (also those not in the list)
     python benchmarks/planner.py --seed 3                  other settings
@@ -41,6 +43,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
@@ -65,17 +68,22 @@ SEED = 2026
 WITHIN, SHARE, WORST = 0.9, 0.9, 0.5
 #: stopped at so many times the best time: who is judged, and everyone else
 JUDGED_LIMIT, LIMIT = 2.5, 1.05
-#: who promises less than this part of the best is not run at all
+#: who promises less than this part of the pick's rate is not run at all
 HOPELESS_PROMISE = 0.2
-#: who is so close to the best runs again, so often
-CLOSE, AGAIN = 1.2, 1
+#: who is behind may hope to join the rest of the stream so many times as fast as the best did; less if it promised less
+#: than this part of the pick's rate
+CATCHES_UP, SLOW_PROMISE, SLOW_CATCHES_UP = 1.5, 0.5, 1.1
+#: seconds between two looks at how far a contestant is
+GLANCE_S = 0.02
+#: who is so close to the best runs again, so many at most: for so many seconds, so often at most
+CLOSE, MOST_CLOSE, AGAIN_S, MOST_AGAIN = 1.15, 3, 6.0, 4
 #: a stream is cut to what the pick joins in so many seconds, and to so many batches at least
 MOST_WHOLE_S, LEAST_BATCHES = 4.0, 3
 #: seconds: a first impression, before and while it is taken; most of a warm-up; a turn
-FIRST_S, FIRST_WARM_S, MOST_WARM_S, TURN_S = 0.3, 0.3, 5.0, 0.25
+FIRST_S, FIRST_WARM_S, MOST_WARM_S, TURN_S = 0.3, 0.3, 5.0, 0.4
 TURNS, FINALISTS = 10, 4
 #: how long "auto" may take to settle
-MOST_TRIAL_S = 30.0
+MOST_TRIAL_S = 45.0
 #: who has less than this part of the fastest rate so far needs no further measurement
 HOPELESS = 0.5
 AUTO = "auto"
@@ -138,71 +146,104 @@ def _spend(outputs: Iterator[pa.RecordBatch]) -> None:
 class Race:
     """All contestants of a setting over the whole stream, each from the beginning."""
 
-    def __init__(self, case: Case, master: Master, stream: list[pa.RecordBatch], profile: CostProfile) -> None:
-        self._case, self._master, self._stream, self._profile = case, master, stream, profile
+    def __init__(self, case: Case, data: Data, profile: CostProfile) -> None:
+        self._case, self._data, self._stream, self._profile = case, data, data.stream(case), profile
         #: shortest time of each; who was stopped has the time it had when that happened
         self.times: dict[str, float] = {}
         self.stopped: set[str] = set()
         self.revisions: list[str] = []
+        #: when the fastest had taken how many tuples
+        self._leader: list[tuple[float, int]] = []
 
     @property
     def best(self) -> float:
         finished = [seconds for name, seconds in self.times.items() if name not in self.stopped]
         return min(finished, default=math.inf)
 
-    def run(self, name: str, algorithm: str, options: dict[str, Any], limit: float) -> None:
-        """One contestant; longer than `limit` seconds interests nobody, unless it has hardly begun."""
+    def run(
+        self, name: str, algorithm: str, options: dict[str, Any], limit: float, catches_up: float = math.inf
+    ) -> None:
+        """One contestant; longer than `limit` seconds interests nobody.
+
+        Nor does who would have to be `catches_up` times as fast as the fastest was to stay within them.
+        """
+        with closing(self._data.again(self._case)) as master, suppress(BudgetError):
+            self._run(master, name, algorithm, options, limit, catches_up)
+
+    def _run(
+        self, master: Master, name: str, algorithm: str, options: dict[str, Any], limit: float, catches_up: float
+    ) -> None:
         started = time.perf_counter()
-        try:
-            join: AutoJoin | SemiStreamJoin
-            if algorithm == AUTO:
-                join = opened_auto(self._case, self._master, self._profile)
-            else:
-                join = opened(self._case, self._master, algorithm, options)
-        except BudgetError:
-            return
+        join: AutoJoin | SemiStreamJoin
+        if algorithm == AUTO:
+            join = opened_auto(self._case, master, self._profile)
+        else:
+            join = opened(self._case, master, algorithm, options)
         with join:
-            finished = self._joined(join, started + limit)
+            way = self._joined(join, started, limit, catches_up)
             seconds = time.perf_counter() - started
             if isinstance(join, AutoJoin):
                 self.revisions = [str(join.algorithm), *join.explain().revisions]
-        if finished:
+        if way is not None:
             self.stopped.discard(name)
+            if seconds < self.best:
+                self._leader = way
         elif name not in self.times:
             self.stopped.add(name)
-        if finished or name not in self.times:
+        if way is not None or name not in self.times:
             self.times[name] = min(seconds, self.times.get(name, math.inf))
 
-    def _joined(self, join: AutoJoin | SemiStreamJoin, until: float) -> bool:
-        for batch in self._stream:
-            _spend(join.push(batch))
-            if self._case.micro_batches:
-                _spend(join.drain())
-            if time.perf_counter() > until:
-                return False
-        _spend(join.drain())
-        return time.perf_counter() <= until
+    def _joined(
+        self, join: AutoJoin | SemiStreamJoin, started: float, limit: float, catches_up: float
+    ) -> list[tuple[float, int]] | None:
+        """When how many tuples had been taken; nothing where that was stopped."""
+        way: list[tuple[float, int]] = []
+        for batch in (*self._stream, None):
+            for _ in self._outputs(join, batch):
+                now = time.perf_counter() - started
+                if now > limit:
+                    return None
+                if not way or now - way[-1][0] > GLANCE_S:
+                    way.append((now, join.stats.tuples_in))
+                    if self._is_beaten(*way[-1], limit, catches_up):
+                        return None
+        way.append((time.perf_counter() - started, join.stats.tuples_in))
+        return way if way[-1][0] <= limit else None
+
+    def _outputs(self, join: AutoJoin | SemiStreamJoin, batch: pa.RecordBatch | None) -> Iterator[pa.RecordBatch]:
+        """Those of a batch, and after the last one of what still waits."""
+        if batch is not None:
+            yield from join.push(batch)
+        if batch is None or self._case.micro_batches:
+            yield from join.drain()
+
+    def _is_beaten(self, seconds: float, tuples: int, limit: float, catches_up: float) -> bool:
+        """Whether what is left of `limit` is too little, by what the fastest took for the rest of the stream."""
+        if math.isinf(catches_up) or not self._leader:
+            return False
+        times, taken = np.array(self._leader).T
+        rest = float(times[-1] - np.interp(tuples, taken, times))
+        return limit - seconds < rest / catches_up
 
 
 def measure_whole(case: Case, master: Master, data: Data, profile: CostProfile, plan: JoinPlan) -> dict[str, Any]:
     """The time of the whole stream."""
     case, plan = cut(case, master, data, profile, plan)
-    race = Race(case, master, data.stream(case), profile)
+    race = Race(case, data, profile)
     pick = _label(plan.choice, "*")
     contestants = {pick: plan.choice} | {each.algorithm: each for each in plan.candidates}
     race.run(pick, plan.choice.algorithm, dict(plan.choice.options), math.inf)
-    promised = plan.choice.rate_per_s
-    for name, each in contestants.items():
-        if name != pick and each.rate_per_s >= HOPELESS_PROMISE * promised:
-            race.run(name, each.algorithm, {} if name == each.algorithm else dict(each.options), LIMIT * race.best)
     race.run(AUTO, AUTO, {}, JUDGED_LIMIT * race.best)
-    finished = [name for name in race.times if name not in race.stopped]
-    close = [name for name in finished if name in (AUTO, pick) or race.times[name] <= CLOSE * race.best]
-    for _ in range(AGAIN):
-        for name in close:
-            algorithm = AUTO if name == AUTO else contestants[name].algorithm
-            options = dict(contestants[name].options) if name == pick else {}
-            race.run(name, algorithm, options, LIMIT * race.times[name])
+    for name, each in contestants.items():
+        promised = each.rate_per_s / plan.choice.rate_per_s
+        if name != pick and promised >= HOPELESS_PROMISE:
+            catches_up = CATCHES_UP if promised >= SLOW_PROMISE else SLOW_CATCHES_UP
+            options = {} if name == each.algorithm else dict(each.options)
+            race.run(name, each.algorithm, options, LIMIT * race.best, catches_up)
+    for name in _turns(race, pick):
+        algorithm = AUTO if name == AUTO else contestants[name].algorithm
+        options = dict(contestants[name].options) if name == pick else {}
+        race.run(name, algorithm, options, LIMIT * race.times[name])
     named = {name: seconds for name, seconds in race.times.items() if name not in race.stopped and name != AUTO}
     fastest = min(named, key=named.__getitem__)
     least = named[fastest]
@@ -217,6 +258,14 @@ def measure_whole(case: Case, master: Master, data: Data, profile: CostProfile, 
         "stopped": sorted(race.stopped),
         "tuples": case.horizon,
     }
+
+
+def _turns(race: Race, pick: str) -> list[str]:
+    """Who runs again, in which order."""
+    times = {name: seconds for name, seconds in race.times.items() if name not in race.stopped}
+    others = [name for name in times if name not in (AUTO, pick) and times[name] <= CLOSE * race.best]
+    close = [name for name in (AUTO, pick) if name in times] + sorted(others, key=times.__getitem__)[:MOST_CLOSE]
+    return close * min(round(AGAIN_S / race.best), MOST_AGAIN)
 
 
 def cut(case: Case, master: Master, data: Data, profile: CostProfile, plan: JoinPlan) -> tuple[Case, JoinPlan]:
@@ -277,7 +326,9 @@ def measure_at_rest(case: Case, master: Master, data: Data, profile: CostProfile
     stream = data.stream(case)
     chosen, revisions = settled(case, master, stream, profile)
     contestants: dict[str, tuple[str, dict[str, Any]]] = {
-        each.algorithm: (each.algorithm, {}) for each in plan.candidates
+        each.algorithm: (each.algorithm, {})
+        for each in plan.candidates
+        if each.rate_per_s >= HOPELESS_PROMISE * plan.choice.rate_per_s
     }
     labels = {}
     for what, mark, pick in (("plan", "*", plan.choice), ("pick", "**", chosen)):

@@ -187,3 +187,21 @@ def test_a_closed_reader(store: Path) -> None:
     reader.close()
     with pytest.raises(StoreError, match="closed"):
         reader.read(0, 1, aligned_buffer(reader.buffer_bytes(1)))
+
+
+def test_readers_of_one_master_share_what_was_checked(store: Path) -> None:
+    """Who takes over from another reader finds its pages mapped and checked; a master that is opened anew does not."""
+    master = PageMaster(store)
+    with master.open(["tiny"]) as reader:
+        start = reader.page_offset(5)
+        reader.map(np.array([5]))
+    _flip(store / "v000001" / "pages-00000.arrow", start + 1000)
+    with master.open(["word"]) as reader:
+        assert reader.map(np.array([5])).n_rows == 16
+        assert reader.map(np.array([4])).n_rows == 16
+    other = PageMaster(store)
+    with other.open(["tiny"]) as reader, pytest.raises(ChecksumError, match="page 5 "):
+        reader.map(np.array([5]))
+    other.close()
+    master.close()
+    assert master.shared.mapped is None

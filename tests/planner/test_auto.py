@@ -21,6 +21,7 @@ from semistream.planner.auto import AutoJoin
 from semistream.planner.explain import Explanation
 from semistream.planner.plan import make_plan
 from semistream.planner.policy import Policy
+from semistream.planner.stream import StreamSample
 from semistream.testing import assert_same_rows, reference_join
 
 BUDGET = ROWS * MASTER_ROW_BYTES // 6
@@ -305,3 +306,40 @@ def test_too_slow_is_not_too_small(parquet: Path) -> None:
     with pytest.raises(ConfigError, match="keeps a tuple waiting") as refused:
         open_join("auto", master=parquet, on=KEY, memory="1MB", max_delay=1e-9, stream_schema=STREAM_SCHEMA)
     assert not isinstance(refused.value, BudgetError)
+
+
+def test_who_says_that_it_drains_gets_a_plan_for_it_at_once(store: Path) -> None:
+    batches = stream(10_000, 1.0)
+    policy = replace(WITHOUT_CLOCK, micro_batches=True)
+    with open_join("auto", master=store, on=KEY, memory=BUDGET, profile=typical_profile(), policy=policy) as join:
+        for batch in batches:
+            list(join.push(batch))
+            assert not join.explain().chosen.carried
+            list(join.drain())
+            assert join.waiting == 0
+    with open_join("auto", master=store, on=KEY, memory=BUDGET, profile=typical_profile()) as join:
+        list(join.push(batches[0]))
+        assert join.explain().chosen.carried
+
+
+def test_a_sample_is_taken_again_when_it_is_worth_its_sort(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small batches are sampled more rarely: what a sample costs depends on its keys, not on the batch."""
+    taken = []
+    add = StreamSample.add
+
+    def counted(self: StreamSample, batch: pa.RecordBatch) -> None:
+        taken.append(batch)
+        add(self, batch)
+
+    monkeypatch.setattr(StreamSample, "add", counted)
+    batches = stream(64_000, 1.0)
+    numbers = []
+    for tuples_per_key in (0, 100):
+        taken.clear()
+        policy = replace(WITHOUT_CLOCK, sampled_batches=2, sampled_tuples_per_key=tuples_per_key)
+        with open_join("auto", master=store, on=KEY, memory=BUDGET, profile=typical_profile(), policy=policy) as join:
+            joined(join, batches)
+            keys = policy.sample_bytes(BUDGET, 0) // 64
+        numbers.append(len(taken))
+    assert numbers[0] == 1 + len(batches) // 2
+    assert numbers[1] == 1 + 64_000 // (2_000 * (-(-100 * keys // 4_000) * 2))

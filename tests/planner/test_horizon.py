@@ -257,3 +257,52 @@ def test_a_short_stream_gets_the_plan_of_a_short_stream(store: Path) -> None:
             assert sum(row.num_rows for batch in few for row in [*join.push(batch), *join.drain()]) == 9
             chosen.append(join.explain().chosen)
     assert chosen[0].prediction.start_s < chosen[1].prediction.start_s
+
+
+def test_a_look_must_be_likely_to_save_more_than_it_costs(store: Path) -> None:
+    """A candidate whose formula says that it is slower is tried where formulas may be wrong, else not."""
+    plan, view = prospect(store, 1e7, 0.0, None)
+    behind = [each.algorithm for each in plan.candidates if 0.5 < view.rate(each) / view.rate(view.running) < 0.9]
+    assert behind
+
+    def tried(error: float) -> set[str]:
+        policy = Policy(rate_error=error, trial_share=1.0, most_tried=20)
+        return {each.algorithm for each in worth_trying(plan, view, policy, 10_000)}
+
+    assert set(behind) & tried(1.0)
+    assert not set(behind) & tried(0.01)
+
+
+def test_the_closest_are_tried_twice(store: Path) -> None:
+    """Who came close to the best has another turn, where there is time for it; both turns count."""
+    plan, view = prospect(store, 1e12, 0.0, None)
+    best, second, third = plan.candidates[:3]
+    policy = Policy()
+    for each, part in ((best, 1.0), (second, 0.9), (third, 0.1)):
+        view.experience.parts[each.algorithm] = part * view.rate(best) / view.rate(each)
+    ranked = sorted((best, second, third), key=view.rate, reverse=True)
+    trial = Trial(plan, policy)
+    trial.begin(plan, view, 10_000, [each.algorithm for each in plan.candidates])
+    assert trial.next() is None
+    trial.repeat(ranked, view)
+    # The one at work has just shown what it can do: the other comes first.
+    assert [trial.next(), trial.next(), trial.next()] == [second, best, None]
+    trial.repeat(ranked, view)
+    assert trial.next() is None
+    short = Trial(plan, policy)
+    short.repeat(ranked, replace(view, ahead=1e6))
+    assert short.next() is None
+
+
+def test_the_second_turn_counts_beside_the_first(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, view = prospect(store, 1e12, 0.0, None)
+    trial, parts, mine = Trial(plan, Policy()), {"other": 1.0}, view.running
+    monkeypatch.setattr(trial, "achieved", lambda *_: 0.4)
+    trial.learn(mine, 1_000, parts)
+    assert parts == {"other": 1.0, mine.algorithm: 0.4}
+    twin = replace(mine, algorithm="twin")
+    view.experience.parts |= {mine.algorithm: 1.0, "twin": 1.0}
+    trial.repeat([mine, twin], view)
+    monkeypatch.setattr(trial, "achieved", lambda *_: 0.9)
+    trial.learn(mine, 1_000, parts)
+    assert parts[mine.algorithm] == pytest.approx(0.6)

@@ -13,7 +13,7 @@ from semistream.planner.policy import Policy
 def test_a_sample_takes_a_part_of_the_budget() -> None:
     policy = Policy()
     parts = [policy.sample_bytes(budget, 1024) for budget in (1_000, 100_000, 10_000_000, 10_000_000_000)]
-    assert parts == [1024, 100_000 // 8, 10_000_000 // 32, 4 << 20]
+    assert parts == [1024, 100_000 // 16, 10_000_000 // 32, 4 << 20]
 
 
 def test_a_cache_warms_up_with_its_keys() -> None:
@@ -42,3 +42,16 @@ def test_who_has_little_ahead_is_looked_at_for_less() -> None:
     assert [each.most_warm_s for each in looks] == [1.0, 0.2, 0.125]
     assert [each.window_s for each in looks] == [0.25, 0.2, 0.125]
     assert [each.stretch_s for each in looks] == [0.5, 0.4, 0.25]
+
+
+def test_what_a_trial_may_gain() -> None:
+    """The closer a candidate, and the less sure its formula, the more may be won by a look at it."""
+    policy = Policy(rate_error=0.25)
+    gains = [policy.gain(ratio) for ratio in (0.5, 0.8, 1.0, 1.25, 4.0)]
+    assert gains == sorted(gains)
+    assert 0.0 < gains[0] < 0.001
+    assert 0.08 < gains[2] < 0.1
+    # Four times as fast: three quarters of the time are saved, whatever the error.
+    assert gains[4] == pytest.approx(0.75, abs=0.01)
+    sure = Policy(rate_error=0.05)
+    assert sure.gain(0.8) < policy.gain(0.8) / 100

@@ -214,10 +214,13 @@ def cache_prediction(plan: IndexPlan[Any], workload: Workload) -> Counts:
         cached = cached * (max(workload.seen - lag, 0.0) / gone)
     shared = disk_phase(plan, workload, h_S, cached)
     missed = max(1.0 - workload.keys.p_N(cached), 1e-12)
+    left, churn = left_keys(plan, workload, shared, cached), min(_CHURN, missed)
+    filling = workload.keys.fills(h_R, max(workload.seen - lag, 0.0))
+    # As long as there is room every key that leaves H_S comes in.
     counts = {
-        "frequency_checks": left_keys(plan, workload, shared, cached),
-        "switched": min(_CHURN, missed),
-        "evicted": min(_CHURN, missed),
+        "frequency_checks": left,
+        "switched": left if filling else churn,
+        "evicted": 0.0 if filling else churn,
     }
     found = Settled(shared, cached, h_S, h_R, rest=max(recalled, gone) + lag)
     return index_prediction(plan, workload, found, counts)

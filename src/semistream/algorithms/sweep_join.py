@@ -259,7 +259,9 @@ def predict(plan: SweepPlan, workload: Workload) -> Counts:
     left = keys.without(cached)
     shares = group_shares(left, max(r.n_pages, 1), r.order == "frequency")
     sweep = sweep_costs(r, division, plan.options.gap_bytes, shares, w * missed, parts)
+    looked_up = left.distinct(w * missed) / w
     let_in = max(_LET_IN * missed**_LET_IN_FALLS, _LEAST_LET_IN) * missed
+    filling = keys.fills(h_R, workload.seen)
     return Counts(
         {
             "cache_hits": 1.0 - missed,
@@ -268,9 +270,10 @@ def predict(plan: SweepPlan, workload: Workload) -> Counts:
             "reads": sweep.reads / w,
             "pages_read": sweep.pages / w,
             "bytes_read": sweep.bytes / w,
-            "master_rows_probed": left.distinct(w * missed) / w,
-            "switched": let_in,
-            "evicted": let_in,
+            "master_rows_probed": looked_up,
+            # As long as there is room whoever was looked up comes in.
+            "switched": looked_up if filling else let_in,
+            "evicted": 0.0 if filling else let_in,
         },
         memory={
             "arena table": shape.table_bytes,

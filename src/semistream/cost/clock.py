@@ -81,7 +81,8 @@ class CostClock:
     def _io(self, pricing: Pricing, counts: Mapping[str, float], mode: str) -> float:
         reads = counts.get("reads", 0.0)
         seeks = reads if pricing.seeks is None else min(counts.get(pricing.seeks, 0.0), reads)
-        return self.profile.io[mode].seconds(seeks, reads - seeks, counts.get("bytes_read", 0.0))
+        first = counts.get("fresh_bytes", 0.0) * self.profile.first_visit
+        return self.profile.io[mode].seconds(seeks, reads - seeks, counts.get("bytes_read", 0.0)) + first
 
     @staticmethod
     def _phases(pricing: Pricing, counts: Mapping[str, float], terms: Mapping[str, float]) -> tuple[float, ...]:

@@ -35,7 +35,7 @@ class Outlook:
         Nobody looks further than `horizon` tuples; without one only the state at rest matters.
         """
         rest = predict(math.inf) if rest is None else rest
-        end = min(rest.rest_tuples, horizon)
+        end = min(max(rest.rest_tuples, rest.fresh_tuples), horizon)
         if end <= 0 or math.isinf(horizon):
             return Outlook(rest)
         edges = [part * end for part in _PARTS]

@@ -12,9 +12,12 @@ from semistream.cost.profile import CostProfile
 from semistream.engine.algorithm import Algorithm
 from semistream.engine.plan import Plan
 from semistream.predict.counts import Counts, Workload
+from semistream.predict.sharing import fresh_pages
 
 #: what a pass over R takes, whoever waits
 _PASS = ("iterations", "r_cycles", "reads", "pages_read", "bytes_read", "master_rows_probed")
+#: tuples per page after which hardly any page was not asked for
+_VISITS_PER_PAGE = 4.0
 #: with R empty nothing is in a cache, nothing waits and nothing comes out
 _EMPTY = Counts({"cache_hits": 0.0, "cache_misses": 0.0, "rows_out": 0.0, "unmatched": 1.0}, memory={}, symbols={})
 
@@ -42,6 +45,8 @@ class Prediction:
     #: stream tuples that the operator has had when this holds (without an end: at rest), and those until it is at rest
     seen: float = math.inf
     rest_tuples: float = 0.0
+    #: stream tuples until nearly every page of a mapped R was asked for, and so mapped and checked
+    fresh_tuples: float = 0.0
     #: seconds before the first tuple, and after the last one beyond what tuples cost: a scan's pass for those that wait
     start_s: float = 0.0
     leave_s: float = 0.0
@@ -84,6 +89,10 @@ def predict_join(algorithm: Algorithm, plan: Plan[Any], workload: Workload, prof
         **found.per_tuple,
     }
     counts |= deep_counts(algorithm, counts, plan.budget, r.bytes)
+    maps = algorithm.pricing.mapped and r.has_index and not r.direct and counts.get("reads", 0.0) > 0
+    if maps:
+        is_young = math.isfinite(workload.seen)
+        counts["fresh_bytes"] = fresh_pages(workload.keys, r.n_pages, workload.seen) * r.page_bytes if is_young else 0.0
 
     def priced(counts: Mapping[str, float]) -> VirtualTime:
         row_bytes = plan.s.width + r.width
@@ -109,6 +118,7 @@ def predict_join(algorithm: Algorithm, plan: Plan[Any], workload: Workload, prof
         longest_delay_tuples=found.longest_delay,
         seen=workload.seen,
         rest_tuples=found.rest,
+        fresh_tuples=_VISITS_PER_PAGE * r.n_pages if maps else 0.0,
         start_s=priced(found.start).seconds if found.start else 0.0,
         leave_s=priced(last_pass).seconds if algorithm.access == "scan" and not workload.drained else 0.0,
     )

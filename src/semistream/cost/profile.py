@@ -44,6 +44,8 @@ OVERLAP = "overlap"
 FAR = "far"
 #: what an operation costs for a tuple that the cache answered ("near.c_O"): the CPU has hot master tuples near by
 NEAR = "near"
+#: seconds per byte of a page that is mapped and checked because nobody has asked for it before
+FIRST_VISIT = "first.c_P"
 #: width of the output rows that c_O was measured with; other widths in proportion
 REFERENCE_ROW_BYTES = 132
 FORMAT = 1
@@ -106,6 +108,12 @@ class CostProfile:
         near = f"{NEAR}.{symbol}"
         known = self.units.get(f"{near}.{algorithm}", self.units.get(near))
         return self.unit(symbol, algorithm) if known is None else known.seconds
+
+    @property
+    def first_visit(self) -> float:
+        """Seconds per byte of a mapped page that is wanted for the first time; none where nothing was measured."""
+        known = self.units.get(FIRST_VISIT)
+        return 0.0 if known is None else known.seconds
 
     def overlap(self, algorithm: str) -> float:
         """From 0 (its threads take turns) to 1 (the slowest phase hides all others); 1 where nothing was measured."""

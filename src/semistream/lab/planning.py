@@ -47,7 +47,7 @@ class Case:
 
     @property
     def policy(self) -> Policy:
-        return Policy(horizon=self.horizon)
+        return Policy(horizon=self.horizon, micro_batches=self.micro_batches)
 
 
 def cases(count: int, seed: int, rows: list[int] | None = None) -> list[Case]:
@@ -99,16 +99,23 @@ class Data:
 
     def master(self, case: Case) -> Master:
         """R, in the page cache if that is where the setting has it."""
+        path = self._path(case)
+        if case.index and not case.direct:
+            _into_page_cache(path)
+        return open_master(path, (KEY,))
+
+    def again(self, case: Case) -> Master:
+        """R opened once more: no page of it is mapped or checked yet."""
+        return open_master(self._path(case), (KEY,))
+
+    def _path(self, case: Case) -> Path:
         source = Synthetic(case.rows)
         if case.index:
-            path = path_of(source, "pages", self._folder, self._say)
-            if not case.direct:
-                _into_page_cache(path)
-            return open_master(path, (KEY,))
+            return path_of(source, "pages", self._folder, self._say)
         path = self._folder / f"narrow-{case.rows}.parquet"
         if not path.exists():
             pq.write_table(source.master.table().select([KEY, "m01", "m02", "m03"]), path, row_group_size=50_000)
-        return open_master(path, (KEY,))
+        return path
 
     def stream(self, case: Case) -> list[pa.RecordBatch]:
         """Batches; the share without a match has keys behind R's last one, as many of them as R would have."""

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from semistream.engine.division import Needs
 from semistream.engine.facts import MasterFacts
 from semistream.engine.workplace import Workplace
-from semistream.master.base import PageBlock, RunRead
+from semistream.master.base import HUGE_PAGE, PageBlock, RunRead
 from semistream.parts.disk_buffer import DiskBuffer
 
 Int64s = npt.NDArray[np.int64]
@@ -32,7 +32,9 @@ _LEAST_GROUP = 64
 #: disk buffers where pages are read ahead: one is joined, each of the others has a thread that fills it
 _BUFFERS = 4
 #: pages that each of them must hold to be worth it, bytes that it has at most, and the budget's part for all
-_LEAST_AHEAD, _MOST_BUFFER, _AHEAD_SHARE = 4, 3 << 20, 0.1
+_LEAST_AHEAD, _MOST_BUFFER, _AHEAD_SHARE = 4, 27 << 17, 0.1125
+#: part of them that is given up so that huge pages hold all of the rest
+_GIVEN_UP = 0.2
 
 
 def mapped_group(r: MasterFacts, buffer_bytes: int) -> int:
@@ -45,8 +47,19 @@ def reading_needs(r: MasterFacts, budget: int, buffer_bytes: int | None, share: 
     most = _BUFFERS * _MOST_BUFFER
     ahead = min(int(budget * _AHEAD_SHARE), most) if buffer_bytes is None else buffer_bytes
     if r.direct and ahead >= _BUFFERS * r.buffer_bytes(_LEAST_AHEAD):
-        return Needs(buffers=_BUFFERS, buffer_share=_AHEAD_SHARE, most_buffer=most)
+        return Needs(buffers=_BUFFERS, buffer_bytes=_BUFFERS * r.buffer_bytes(_pages_ahead(r, ahead)))
     return Needs(buffer_share=share)
+
+
+def _pages_ahead(r: MasterFacts, size: int) -> int:
+    """Pages per disk buffer; somewhat fewer than fit if all buffers then fill a number of huge pages."""
+    pages = r.pages_within(size // _BUFFERS)
+    taken = _BUFFERS * r.read_bytes(pages)
+    whole = taken // HUGE_PAGE * HUGE_PAGE
+    if whole < (1 - _GIVEN_UP) * taken:
+        return pages
+    fewer = int(pages * whole / taken)
+    return fewer if _BUFFERS * r.read_bytes(fewer) <= whole else fewer - 1
 
 
 class PageGroups:
@@ -58,7 +71,7 @@ class PageGroups:
     def __init__(self, work: Workplace, direct: bool, gap_bytes: int = DEFAULT_GAP_BYTES, buffers: int = 1) -> None:
         self._work, self._gap_bytes = work, gap_bytes
         self.mapped = not direct
-        self._disks = [work.disk, *(DiskBuffer(work.reader, work.disk.n_pages) for _ in range(buffers - 1))]
+        self._disks = work.disk.with_others(buffers - 1) if buffers > 1 else [work.disk]
         held = max(work.reader.held_bytes(1), 64)
         #: pages that a group may have
         self.capacity = max(work.disk.bytes_held // held, _LEAST_GROUP) if self.mapped else work.disk.n_pages

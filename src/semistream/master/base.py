@@ -7,7 +7,10 @@ buffer and a plain Arrow table alike.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import errno
+import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +32,10 @@ Bools = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 
 ALIGNMENT = 4096
+#: memory that stands in one piece, where the system has it so
+HUGE_PAGE = 2 << 20
+#: bytes of the last one that may be taken in excess
+_HUGE_EXCESS = HUGE_PAGE // 16
 DEFAULT_PAGE_ROWS = 256
 
 
@@ -93,10 +100,27 @@ class RunRead:
 
 
 def aligned_buffer(size: int) -> Bytes:
-    """Memory that O_DIRECT accepts: it starts on a multiple of 4096."""
-    raw = np.empty(size + ALIGNMENT, dtype=np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + size]
+    """Memory that O_DIRECT accepts: it starts on a multiple of 4096.
+
+    A large one is made of huge pages, as far as whole ones fit, or nearly: a disk is told of every piece of memory that
+    it is to write to, and some virtual disks take longer over that than over the bytes.
+    """
+    if size < HUGE_PAGE:
+        raw = np.empty(size + ALIGNMENT, dtype=np.uint8)
+        start = -raw.ctypes.data % ALIGNMENT
+        return raw[start : start + size]
+    try:
+        mapping = mmap.mmap(-1, size + 2 * HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as error:
+        if isinstance(error, OSError) and error.errno != errno.ENOMEM:
+            raise
+        raise MemoryError(f"the system refuses {size} bytes in one piece") from error
+    whole = np.frombuffer(mapping, dtype=np.uint8)
+    start = -whole.ctypes.data % HUGE_PAGE
+    # A system without huge pages refuses, and then they are small.
+    with contextlib.suppress(OSError):
+        mapping.madvise(mmap.MADV_HUGEPAGE, start, (size + _HUGE_EXCESS) // HUGE_PAGE * HUGE_PAGE)
+    return whole[start : start + size]
 
 
 class PageReader(ABC):

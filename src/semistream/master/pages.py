@@ -90,6 +90,25 @@ def first_buffers(columns: Sequence[pa.Field]) -> Int64s:
     return first
 
 
+@dataclass
+class MappedPages:
+    """The files of a store in memory, what takes a page's start to its address there, and a bit per checked page."""
+
+    files: list[Bytes]
+    shifts: Int64s
+    seen: npt.NDArray[np.uint8]
+
+
+@dataclass
+class Shared:
+    """What readers of one opened store leave to each other: each page is checked once, whoever asked first for it.
+
+    An operator that takes over from another finds the pages in memory where that one had them.
+    """
+
+    mapped: MappedPages | None = None
+
+
 class PageMaster(Master):
     """A page store, in the version in force when it was opened (or the one asked for)."""
 
@@ -111,8 +130,10 @@ class PageMaster(Master):
         self.lineage = manifest.uuid
         self.row_bytes = manifest.row_bytes
         self.null_key_rows = manifest.null_key_rows
+        self.shared = Shared()
 
     def close(self) -> None:
+        self.shared.mapped = None
         self._lease.close()
 
     @property
@@ -218,9 +239,8 @@ class PageStoreReader(PageReader):
         self._is_fixed = set(names) <= set(manifest.fixed_layout)
         #: where the columns lie on a full page, once one was seen, if that is the same on all of them
         self._full_layout: tuple[Int64s, Int64s, Int64s] | None = None
-        self._seen = np.zeros((self.n_pages + 7) // 8, dtype=np.uint8)
-        #: the files in memory, and what takes a start to its address there
-        self._mapped: tuple[list[Bytes], Int64s] | None = None
+        self._shared = master.shared
+        self._mapped: MappedPages | None = None
         #: longest run of that many pages in the files, for every number that was asked for
         self._spans: dict[int, int] = {}
         self._fds = np.full(len(self._paths), -1, dtype=np.int64)
@@ -241,7 +261,7 @@ class PageStoreReader(PageReader):
     @property
     def index_bytes(self) -> int:
         second = 0 if self._table is None else self._table.nbytes
-        return int(self._index.nbytes + self._seen.nbytes) + second
+        return int(self._index.nbytes) + (self.n_pages + 7) // 8 + second
 
     @property
     def index_reads(self) -> int:
@@ -338,18 +358,29 @@ class PageStoreReader(PageReader):
             )
         self._require_open()
         if self._mapped is None:
-            files = [self._map_file(i) for i in range(len(self._paths))]
-            addresses = np.array([file.ctypes.data for file in files], dtype=np.int64)
-            self._mapped = files, addresses - self._index.shifts
+            self._mapped = self._map_files()
         pages = self._chosen(pages)
-        files, shifts = self._mapped
+        mapped = self._mapped
+        shifts = mapped.shifts
         base = self._index.starts[pages]
         base += shifts[self._files_of(pages)] if len(shifts) > 1 else shifts
         fresh = np.empty(len(pages), dtype=np.int64)
-        count = unseen_pages(pages, self._seen, fresh)
+        count = unseen_pages(pages, mapped.seen, fresh)
         if count:
-            self._touch(base[fresh[:count]], pages[fresh[:count]])
-        return self._block(base, pages, files)
+            self._touch(base[fresh[:count]], pages[fresh[:count]], mapped.seen)
+        return self._block(base, pages, mapped.files)
+
+    def _map_files(self) -> MappedPages:
+        """As an earlier reader of the same master left them, or for the first time."""
+        mapped = self._shared.mapped
+        if mapped is None:
+            files = [self._map_file(i) for i in range(len(self._paths))]
+            addresses = np.array([file.ctypes.data for file in files], dtype=np.int64)
+            mapped = MappedPages(
+                files, addresses - self._index.shifts, np.zeros((self.n_pages + 7) // 8, dtype=np.uint8)
+            )
+            self._shared.mapped = mapped
+        return mapped
 
     def _map_file(self, number: int) -> Bytes:
         """A file of pages in memory, if it still has the length that the manifest says."""
@@ -360,7 +391,7 @@ class PageStoreReader(PageReader):
             raise StoreError(f"{self._paths[number]} cannot be mapped ({error}): {DAMAGED}") from error
         return np.frombuffer(mapped, dtype=np.uint8)
 
-    def _touch(self, base: Int64s, pages: Int64s) -> None:
+    def _touch(self, base: Int64s, pages: Int64s, seen: npt.NDArray[np.uint8]) -> None:
         """Read and check mapped pages the first time they are wanted; a failure is an error and not a signal."""
         if populate_pages(base, pages, self._index.starts) >= 0:
             # The kernel is older than Linux 5.14, or the pages cannot be read: reading them in tells.
@@ -370,7 +401,7 @@ class PageStoreReader(PageReader):
         bad = verify_pages(base, pages, self._index.starts, self._index.sums)
         if bad >= 0:
             raise self._wrong_sum(int(pages[bad]), int(base[bad]))
-        mark_seen(pages, self._seen)
+        mark_seen(pages, seen)
 
     def locate(self, codes: Int64s) -> tuple[Int64s, Int64s]:
         codes = np.ascontiguousarray(codes)

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from semistream.kernels.rows import copy_codes
-from semistream.master.base import PageBlock, PageReader, RunRead, aligned_buffer
+from semistream.master.base import Bytes, PageBlock, PageReader, RunRead, aligned_buffer
 
 Int64s = npt.NDArray[np.int64]
 
@@ -14,15 +14,26 @@ Int64s = npt.NDArray[np.int64]
 class DiskBuffer:
     """Room for `n_pages` pages and their key codes, side by side for the probing kernels."""
 
-    def __init__(self, reader: PageReader, n_pages: int) -> None:
+    def __init__(self, reader: PageReader, n_pages: int, buffer: Bytes | None = None) -> None:
         self.reader = reader
         self.n_pages = n_pages
-        self.buffer = aligned_buffer(reader.buffer_bytes(n_pages))
+        self.buffer = aligned_buffer(reader.buffer_bytes(n_pages)) if buffer is None else buffer
         self.codes = np.empty(n_pages * reader.page_rows, dtype=np.int64)
         self.bytes_held = self.bytes_for(reader, n_pages)
         self.pages_read = 0
         self.bytes_read = 0
         self.reads = 0
+
+    def with_others(self, count: int) -> list[DiskBuffer]:
+        """This one and so many others like it, all in one piece of memory; what was loaded here before is lost.
+
+        Together they are made of huge pages that one alone is too small for.
+        """
+        size = self.buffer.nbytes
+        memory = aligned_buffer((count + 1) * size)
+        self.buffer = memory[:size]
+        rest = (memory[size * i : size * (i + 1)] for i in range(1, count + 1))
+        return [self, *(DiskBuffer(self.reader, self.n_pages, buffer) for buffer in rest)]
 
     @staticmethod
     def bytes_for(reader: PageReader, n_pages: int) -> int:

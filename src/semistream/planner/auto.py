@@ -84,6 +84,8 @@ class AutoJoin(JoinLife):
         self._is_restored = False
         self._batch = 0
         self._batches = 0
+        #: tuples since one was sampled
+        self._unsampled = 0
         #: batches after which the caller drained
         self._drained = 0
         self._trial: Trial | None = None
@@ -212,12 +214,21 @@ class AutoJoin(JoinLife):
                 self._learn(batch)
                 self._open(self._planned(schema, self._join_bytes), schema)
             self._trial = self._new_trial()
-        elif self._batches == 2 and self._in_micro_batches:
+        elif self._batches == 2 and self._in_micro_batches and not self._policy.micro_batches:
             self._open(self._planned(schema, self._join_bytes), schema)
             self._trial = self._new_trial()
-        elif self._batches % self._policy.sampled_batches == 0:
+        elif self._is_to_be_sampled(rows):
             self._sample.add(batch)
         self._batch = max(self._batch, rows)
+
+    def _is_to_be_sampled(self, rows: int) -> bool:
+        """Asked for every push, of `rows` rows: whether the last sample is long enough ago."""
+        self._unsampled += rows
+        policy, keys = self._policy, self._sample_bytes // _SAMPLE_BYTES_PER_KEY
+        if self._batches % policy.sampled_batches or self._unsampled < policy.sampled_tuples_per_key * keys:
+            return False
+        self._unsampled = 0
+        return True
 
     @property
     def _join_bytes(self) -> int:
@@ -226,8 +237,8 @@ class AutoJoin(JoinLife):
 
     @property
     def _in_micro_batches(self) -> bool:
-        """Whether every batch but the present one was finished by itself."""
-        return 0 < self._batches - 1 <= self._drained
+        """Whether every batch is finished by itself: the caller said so, or did so with all but the present one."""
+        return self._policy.micro_batches or 0 < self._batches - 1 <= self._drained
 
     def _learn(self, batch: pa.RecordBatch) -> None:
         assert self._sample is not None
@@ -236,7 +247,7 @@ class AutoJoin(JoinLife):
 
     # --------------------------------------------------------------------------------------- the plan
 
-    def _planned(self, schema: pa.Schema, budget: int, *, rough: bool = False) -> JoinPlan:
+    def _planned(self, schema: pa.Schema, budget: int, *, rough: bool = False, sizes: int = 1) -> JoinPlan:
         """`rough`: as long as nothing is known of the stream sizes and young caches are not worth the time."""
         assert self._sample is not None
         stream = StreamStatistics.assumed(self.master.n_rows) if self._plan is None else self._plan.stream
@@ -253,7 +264,7 @@ class AutoJoin(JoinLife):
             micro_batches=self._in_micro_batches,
             max_delay_s=None if self._in_micro_batches else self._max_delay_s,
             direct=self._reading.direct,
-            sizes=not rough,
+            sizes=0 if rough else sizes,
             policy=self._policy,
             horizon=math.inf if rough else self._ahead,
         )
@@ -310,15 +321,20 @@ class AutoJoin(JoinLife):
         join, chosen = self._operator(), self._chosen
         assert chosen is not None
         schema = self._stream_schema
-        again = not trial.begun and self._prospect.seconds_left >= self._policy.plan_from_s
-        plan = self._planned(schema, self._join_bytes) if again else trial.plan
+        ahead_s = self._prospect.seconds_left
+        again = not trial.begun and ahead_s >= self._policy.plan_from_s
+        sizes = self._policy.most_tried if ahead_s >= self._policy.all_sizes_from_s else 1
+        plan = self._planned(schema, self._join_bytes, sizes=sizes) if again else trial.plan
         known = next((each for each in plan.candidates if same(each, chosen)), chosen)
         achieved = self._experience.parts
-        achieved[chosen.algorithm] = trial.achieved(known, self._batch)
+        trial.learn(known, self._batch, achieved)
         if not trial.begun:
             trial.begin(plan, replace(self._prospect, running=known), self._batch, achieved)
         following = trial.next()
         ranked = sorted(trial.plan.candidates, key=self._prospect.rate, reverse=True)
+        if following is None:
+            trial.repeat([each for each in ranked if each.algorithm in achieved], self._prospect)
+            following = trial.next()
         if following is None:
             self._trial = None
             ranked.sort(key=lambda each: each.algorithm not in achieved)

@@ -142,7 +142,7 @@ def make_plan(
     direct: bool = False,
     algorithms: Iterable[str] | None = None,
     options: Options | None = None,
-    sizes: bool = True,
+    sizes: int = 1,
     policy: Policy | None = None,
     horizon: float | None = None,
 ) -> JoinPlan:
@@ -150,8 +150,9 @@ def make_plan(
 
     `budget` is the bytes of the join, or a function that gives them for an algorithm. With `micro_batches` every batch
     of `batch` tuples is finished by itself, unless `max_delay_s` allows scans to let tuples wait. `options` are the
-    user's, kept by every algorithm that has them; `sizes=False` keeps the usual sizes too. `horizon` is the number of
-    tuples that are still to come (default: the policy's). If nothing but memory is lacking, that is a `BudgetError`.
+    user's, kept by every algorithm that has them; `sizes` says for how many of the best others than the usual sizes are
+    looked for. `horizon` is the number of tuples that are still to come (default: the policy's). If nothing but memory
+    is lacking, that is a `BudgetError`.
     """
     policy = Policy() if policy is None else policy
     ahead = policy.ahead() if horizon is None else horizon
@@ -198,10 +199,14 @@ def make_plan(
         kind = BudgetError if too_small and not too_slow else ConfigError
         raise kind(f"no operator can do this join. {reasons}")
     found = ranked(found, profile, ahead, policy)
-    if sizes and ahead / found[0].rate_per_s >= policy.sizes_from_s:
-        sized = _sized(found[0], profile, policy.sizes_worth)
-        # A larger table keeps its tuples longer.
-        found[0] = sized if _in_time(sized, max_delay_s) else found[0]
+    best = found[0].rate_per_s
+    if ahead / best >= policy.sizes_from_s:
+        for place, each in enumerate(found[:sizes]):
+            if each.rate_per_s >= policy.close * best:
+                sized = _sized(each, profile, policy.sizes_worth)
+                # A larger table keeps its tuples longer.
+                found[place] = sized if _in_time(sized, max_delay_s) else each
+        found.sort(key=lambda each: -each.rate_per_s)
     return JoinPlan(tuple(found), refused, stream, profile, ahead)
 
 

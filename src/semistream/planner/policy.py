@@ -14,17 +14,21 @@ class Policy:
 
     #: stream tuples that are expected, what learning and loading must pay for in; None: only what holds at rest counts
     horizon: float | None = 10_000_000
+    #: the caller drains after every batch; else that is noticed when it was done once
+    micro_batches: bool = False
 
     #: joins that share the cost of a page store which is built for one of them and kept
     store_uses: float = 2.0
 
     #: what a sample of the stream takes of the budget: a part in this many; of a small budget up to another part
     sample_part: int = 32
-    largest_sample_part: int = 8
+    largest_sample_part: int = 16
     small_sample_bytes: int = 1 << 16
     most_sample_bytes: int = 4 << 20
-    #: one batch in this many is sampled once the plan stands
+    #: one batch in this many is sampled once the plan stands, and no more often than after as many tuples per key that
+    #: the sample has room for: to count them takes a sort of all its keys
     sampled_batches: int = 8
+    sampled_tuples_per_key: int = 16
     #: stream tuples that are looked up in R to learn how many match; each may cost a seek
     probed_tuples: int = 256
     #: tuples that a sample needs to say something about the skew, and the keys whose share is compared
@@ -34,9 +38,11 @@ class Policy:
     #: seconds of work that must be ahead for a plan to be made again, which takes a tenth of a second
     plan_from_s: float = 2.0
     #: sizes other than the usual ones are taken where the prediction says they are worth this factor, and looked for,
-    #: which takes a while, where this many seconds of work are ahead
+    #: which takes some tenths of a second each, where this many seconds of work are ahead: for the best candidate, and
+    #: for all that are tried
     sizes_worth: float = 1.1
     sizes_from_s: float = 5.0
+    all_sizes_from_s: float = 100.0
 
     #: tuples before the trial and the first check, and how much further off each next check is, at most
     first_check: int = 200_000
@@ -57,6 +63,13 @@ class Policy:
     most_tried: int = 6
     #: part of the time still to come that a trial may cost, by what is known before it
     trial_share: float = 0.05
+    #: how far two predicted rates may be off beside each other, as a standard deviation of the logarithm: what a trial
+    #: may gain
+    rate_error: float = 0.25
+    #: part of its speed that an operator lacks while it is tried: its tables and its pages are not yet near the CPU
+    cold: float = 0.25
+    #: who came so close to the best of a trial is tried again beside it
+    even: float = 0.8
     #: tuples after which an operator on trial leaves at once if it took this many times what the best needs for them
     glance: int = 100_000
     far_behind: float = 3.0
@@ -88,6 +101,16 @@ class Policy:
         stretch = max(min(self.stretch_s, 2.0 * share), self.stretch_s / 2)
         return replace(self, window_s=window, stretch_s=stretch, most_warm_s=min(self.most_warm_s, max(share, window)))
 
+    def gain(self, ratio: float) -> float:
+        """Part of the time still to come that trying a candidate is likely to save.
+
+        It promises `ratio` times the rate of the operator at work. That may be off either way; it saves something where
+        it turns out to be faster, and nothing else is lost but the trial.
+        """
+        mean, error = math.log(max(ratio, 1e-9)), self.rate_error
+        saved = _normal(mean / error) - math.exp(error * error / 2 - mean) * _normal(mean / error - error)
+        return max(saved, 1e-9)
+
     def warm_up(self, cached_keys: float) -> float:
         """Tuples until a cache is what the prediction at rest takes it for."""
         return min(self.warm_tuples_per_key * cached_keys, 10.0 * self.last_check)
@@ -96,3 +119,8 @@ class Policy:
         """What a sample may take of a budget, at least `least`."""
         small = max(min(self.small_sample_bytes, budget // self.largest_sample_part), least)
         return min(max(budget // self.sample_part, small), self.most_sample_bytes)
+
+
+def _normal(z: float) -> float:
+    """Standard normal distribution function."""
+    return math.erfc(-z / math.sqrt(2.0)) / 2

@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -28,7 +28,7 @@ from semistream.engine.chunk import JoinStats
 from semistream.engine.join import SemiStreamJoin
 from semistream.planner.plan import Candidate, JoinPlan
 from semistream.planner.policy import Policy
-from semistream.planner.prospect import Prospect
+from semistream.planner.prospect import Prospect, same
 
 
 @dataclass
@@ -50,7 +50,7 @@ def worth_trying(
 ) -> list[Candidate]:
     """Who is close to the best, not tried yet, and cheap to try beside what is still to come; the best first.
 
-    Who promises much more than the operator at work is tried in any case.
+    A trial must be likely to save more than it costs. Who promises much more than the operator at work may cost more.
     """
     running = prospect.running
     policy = policy.within(prospect.seconds_left)
@@ -66,9 +66,12 @@ def worth_trying(
         rate = each.outlook.at(0.0).service_rate_per_s * prospect.experience.part(each)
         # A window and a stretch end with a batch.
         seconds = max(policy.window_s, batch / rate) + max(policy.stretch_s, batch / rate)
-        lost = each.prediction.start_s + each.prediction.leave_s + seconds * max(1.0 - rate / best, 0.0)
-        is_better = prospect.rate(each) >= policy.better * prospect.rate(running)
-        if (lost <= left or is_better) and len(found) < policy.most_tried - max(len(tried), 1):
+        speed = (1.0 - policy.cold) * min(rate / best, 1.0)
+        lost = each.prediction.start_s + each.prediction.leave_s + seconds * (1.0 - speed)
+        ratio = prospect.rate(each) / prospect.rate(running)
+        is_worth_it = lost < policy.gain(ratio) * max(prospect.seconds_left - seconds, 0.0)
+        is_affordable = lost <= left or ratio >= policy.better
+        if is_worth_it and is_affordable and len(found) < policy.most_tried - max(len(tried), 1):
             left -= lost
             found.append(each)
     return found
@@ -90,6 +93,8 @@ class Trial:
         self._usual: float | None = None
         #: tuples per second of the fastest so far
         self._best = 0.0
+        #: the closest are tried a second time
+        self._is_again = False
 
     @property
     def begun(self) -> bool:
@@ -118,6 +123,11 @@ class Trial:
             stretch.paces.append(self._pace.seconds())
         return spent >= self._policy.stretch_s
 
+    def learn(self, running: Candidate, batch: int, parts: dict[str, float]) -> None:
+        """Take over what the candidate reached in the stretch that has ended, beside what it did the first time."""
+        part, before = self.achieved(running, batch), parts.get(running.algorithm)
+        parts[running.algorithm] = part if before is None or not self._is_again else math.sqrt(part * before)
+
     def achieved(self, running: Candidate, batch: int) -> float:
         """The part of the speed predicted for its age that the candidate reached in the stretch that has ended."""
         stretch = self._stretch
@@ -137,6 +147,20 @@ class Trial:
     def next(self) -> Candidate | None:
         """The operator that is to be opened now."""
         return self._waiting.pop(0) if self._waiting else None
+
+    def repeat(self, ranked: Sequence[Candidate], prospect: Prospect) -> None:
+        """Let those who came close to the best of the `ranked`, all of whom were tried, have another turn, once.
+
+        Within a stretch a disk or a neighbour may have favoured one of them.
+        """
+        policy, best = self._policy, prospect.rate(ranked[0])
+        close = [each for each in ranked if prospect.rate(each) >= policy.even * best]
+        seconds = len(close) * (policy.most_warm_s + policy.stretch_s)
+        if self._is_again or len(close) < 2 or seconds > policy.trial_share * prospect.seconds_left:
+            return
+        self._is_again = True
+        # Who is at work had its turn just now.
+        self._waiting = sorted(close, key=lambda each: same(each, prospect.running))
 
     def _is_far_behind(self, join: SemiStreamJoin) -> bool:
         done = join.stats.tuples_in

@@ -137,6 +137,10 @@ class KeyClasses:
                 high = level
         return np.minimum(normal_cdf(2 * (expected - high)), came)
 
+    def fills(self, h_R: float, seen: float) -> bool:
+        """Whether a cache of h_R tuples that lets everything in has room left after `seen` tuples, and will be full."""
+        return self.distinct(seen) < min(h_R, float(self.count.sum()))
+
     def came(self, tuples: float) -> Floats:
         """How likely each key is among that many stream tuples: all of them where there is no end."""
         return -np.expm1(-self.p * tuples) if math.isfinite(tuples) else np.ones_like(self.p)

@@ -16,6 +16,8 @@ _PLACED_KEYS = 1 << 18
 _PLACING_SEED = 20_140_209
 #: how exactly a waiting time is looked for, as a part of it
 _WAIT_STEP = 1e-5
+#: up to so many groups are looked at one by one; more of them by kinds of which a factor of e has so many
+_FEW_GROUPS, _KINDS_PER_E = 1024, 100
 
 
 def group_shares(keys: KeyClasses, groups: int, contiguous: bool) -> Floats:
@@ -71,25 +73,51 @@ def oldest_first(shares: Floats, h_S: float, absent: float = 0.0) -> Shared:
 
     Tuples of absent keys stay until they are the oldest, L.
     """
-    P = shares[shares > 0]
-    low, high = 0.0, 4.0 * h_S * max(len(P), 1) + 16
+    P, groups = _alike(shares[shares > 0])
+    low, high = 0.0, 4.0 * h_S * max(float(groups.sum()), 1.0) + 16
     while high - low > _WAIT_STEP * max(high, 1.0):
         L = (low + high) / 2
         x = P * L
-        waiting = float((x * (1 + x / 2) / (1 + x)).sum()) * (1 - absent) + absent * L
-        w_S = 1.0 / max(float((P / (1 + x)).sum()), 1e-12)
+        waiting = float((groups * x * (1 + x / 2) / (1 + x)).sum()) * (1 - absent) + absent * L
+        w_S = 1.0 / max(float((groups * P / (1 + x)).sum()), 1e-12)
         # H_S is full when a load begins and has room for w_S when it is done.
         if waiting + w_S / 2 > h_S:
             high = L
         else:
             low = L
-    loads = min(float((P / (1 + P * low)).sum()), 1.0)
+    loads = min(float((groups * P / (1 + P * low)).sum()), 1.0)
     return Shared(loads, low, 1.0 / loads if loads else math.inf, waiting)
+
+
+def _alike(P: Floats) -> tuple[Floats, Floats]:
+    """Groups by their share, to a part in a hundred: the mean share of those that are alike, and how many they are.
+
+    A large R has a hundred thousand groups, nearly all of which are asked for about equally often.
+    """
+    if len(P) <= _FEW_GROUPS:
+        return P, np.ones_like(P)
+    kind = (np.log(P) * _KINDS_PER_E).astype(np.int64)
+    kind -= kind.min()
+    number = np.bincount(kind)
+    there = number > 0
+    return np.bincount(kind, P)[there] / number[there], number[there].astype(np.float64)
 
 
 def needed_pages(shares: Floats, tuples: float) -> float:
     """Number of different pages that `tuples` tuples need."""
     return float(-np.expm1(-shares * tuples).sum())
+
+
+def fresh_pages(keys: KeyClasses, n_pages: float, seen: float) -> float:
+    """Pages per tuple that nobody has asked for before, after `seen` tuples.
+
+    Neither the tuple's key has come before nor another one on its page. Keys that have a page's share of the stream or
+    more stand on few pages; what the others have is spread evenly.
+    """
+    mass = keys.count * keys.p
+    there = keys.m > 0
+    spread = float(mass[there & (keys.p * n_pages <= 1.0)].sum())
+    return float((mass * np.exp(-keys.p * seen))[there].sum()) * math.exp(-seen * spread / n_pages)
 
 
 def page_runs(pages: float, n_pages: float, gap_pages: float) -> float:

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from semistream.cost.profile import SYMBOLS, CostProfile, machine_info
+from semistream.cost.profile import FIRST_VISIT, SYMBOLS, CostProfile, machine_info
 from semistream.lab.calibrate.fit import fitted, short_rounds
-from semistream.lab.calibrate.unit_costs import masters_in, measure_io, measure_units, parquet_in
+from semistream.lab.calibrate.unit_costs import Masters, measure_first_visit, measure_io, measure_units, parquet_in
 from semistream.lab.measure.yardstick import Yardstick
 
 
@@ -29,13 +29,14 @@ def calibrate(
     deadline = time.monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="semistream-calibrate-", dir=folder) as place:
         tell("reads")
-        by_key = masters_in(Path(place), "key")
+        by_key = Masters(Path(place), "key")
         io = measure_io(by_key.large, parquet_in(Path(place)))
         yardstick = Yardstick(by_key.large)
         usual, usual_wall = yardstick.usual(time.process_time), yardstick.usual(time.perf_counter)
         tell("operations")
-        base = CostProfile(name, measure_units(by_key, yardstick), io)
-        masters = {"key": by_key, "frequency": masters_in(Path(place), "frequency")}
+        units = {**measure_units(by_key, yardstick), FIRST_VISIT: measure_first_visit(by_key)}
+        base = CostProfile(name, units, io)
+        masters = {"key": by_key, "frequency": Masters(Path(place), "frequency")}
         runs = short_rounds(
             masters, base, yardstick, lambda number: number <= least or time.monotonic() <= deadline, tell
         )

@@ -62,10 +62,12 @@ _ROUNDS = (
     _Setting("small", 500_000, 1.0, 10_000),
     _Setting("large", 4_000_000, 0.0, 10_000),
     _Setting("large", 6_000_000, 1.0, 10_000),
+    _Setting("huge", 6_000_000, 0.0, 10_000),
     _Setting("small", 1_000_000, 0.0, 2_000, drained=True),
     _Setting("large", 4_000_000, 1.0, 2_000),
     _Setting("small", 500_000, 0.0, 10_000),
     _Setting("large", 60_000_000, 0.0, 10_000),
+    _Setting("huge", 20_000_000, 1.0, 10_000, drained=True),
     _Setting("small", 2_000_000, 1.0, 2_000, drained=True),
     _Setting("large", 6_000_000, 0.0, 2_000),
     _Setting("large", 2_000_000, 1.0, 10_000),
@@ -99,6 +101,8 @@ def short_rounds(
 ) -> dict[str, Runs]:
     """Runs by algorithm. A round takes all algorithms through one setting, so that what else goes on touches all alike.
 
+    On a huge R only those run that look rows up where they stand: the others copy pages, and see few of them at a time.
+
     `masters` are by order ("key", "frequency"); `goes_on` says whether a round of that number may begin.
     """
     plain = CostProfile(base.name, {**base.units, **{symbol: UnitCost.exactly(0.0) for symbol in _OWN}}, base.io)
@@ -107,7 +111,7 @@ def short_rounds(
         if not goes_on(number):
             break
         for name, algorithm in ALGORITHMS.items():
-            if algorithm.pricing is None:
+            if algorithm.pricing is None or (setting.size == "huge" and not algorithm.pricing.mapped):
                 continue
             say(f"operators, round {number} of {len(_ROUNDS)}: {name}")
             order = "frequency" if algorithm.wants_frequency_order else "key"

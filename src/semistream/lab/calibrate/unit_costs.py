@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +38,8 @@ BOOTSTRAPS = 200
 _REPEATS = 15
 _LARGE_ROWS, _LARGE_PAGE_ROWS = 262_144, 256
 _SMALL_ROWS, _SMALL_PAGE_ROWS = 30_000, 64
+#: an R that neither the CPU's caches nor its tables of addresses hold: what a large R costs who looks rows up on it
+_HUGE_ROWS = 2_000_000
 _ROW_BYTES = 120.0
 _IO_SIZES = (1, 4, 16, 32)
 #: budgets of the joins that single operations are timed in
@@ -47,16 +51,27 @@ SEED = 11
 
 @dataclass(frozen=True)
 class Masters:
-    """R in two sizes: one that the CPU's caches hold for the most part, and one they do not."""
+    """R in order of "key" or "frequency", in sizes that the CPU's own cache holds for the most part, or does not."""
 
-    small: Master
-    large: Master
+    folder: Path
+    order: str
 
+    @cached_property
+    def small(self) -> Master:
+        return _master(self.folder, _SMALL_ROWS, _SMALL_PAGE_ROWS, self.order)
 
-def masters_in(folder: Path, order: str) -> Masters:
-    """R in both sizes, in order of "key" or "frequency"."""
-    sizes = ((_SMALL_ROWS, _SMALL_PAGE_ROWS), (_LARGE_ROWS, _LARGE_PAGE_ROWS))
-    return Masters(*(_master(folder, rows, page_rows, order) for rows, page_rows in sizes))
+    @cached_property
+    def large(self) -> Master:
+        return _master(self.folder, _LARGE_ROWS, _LARGE_PAGE_ROWS, self.order)
+
+    def opened_anew(self) -> Master:
+        """The large one once more: nobody has asked for any of its pages."""
+        return _master(self.folder, _LARGE_ROWS, _LARGE_PAGE_ROWS, self.order)
+
+    @cached_property
+    def huge(self) -> Master:
+        """Made when somebody asks for it, for that takes some seconds."""
+        return _master(self.folder, _HUGE_ROWS, _LARGE_PAGE_ROWS, self.order)
 
 
 def _master(folder: Path, rows: int, page_rows: int, order: str) -> Master:
@@ -176,6 +191,19 @@ def _map_cost(reader: PageReader) -> IoCost:
     per_byte = interval(np.array(times))
     nothing = UnitCost.exactly(0.0)
     return IoCost(nothing, nothing, UnitCost(1 / per_byte.seconds, 1 / per_byte.high, 1 / max(per_byte.low, 1e-15)))
+
+
+def measure_first_visit(masters: Masters) -> UnitCost:
+    """Seconds per byte of a page in the page cache that is mapped and checked because nobody had asked for it."""
+    times = []
+    for _ in range(_REPEATS):
+        with closing(masters.opened_anew()) as master, master.open([KEY]) as reader:
+            pages = np.arange(reader.n_pages, dtype=np.int64)
+            start = time.thread_time()
+            reader.map(pages)
+            times.append((time.thread_time() - start) / (reader.n_pages * reader.buffer_bytes(1)))
+    # The first time pages may have come from the disk.
+    return interval(np.array(times[1:]))
 
 
 # -------------------------------------------------------------------------------------------- operations

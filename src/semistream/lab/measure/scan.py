@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import time
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from semistream.errors import StoreError
 from semistream.lab.measure.turns import Performance
+from semistream.master.base import aligned_buffer
 from semistream.master.files import open_file
 
 PIECE_BYTES = 4 << 20
@@ -36,9 +36,8 @@ def scan_seconds(paths: Sequence[Path], readers: int = 1, piece_bytes: int = PIE
 
 
 def _read(pieces: Sequence[tuple[int, int]], piece_bytes: int) -> int:
-    # Anonymous mappings begin on a page, as direct reads want it.
-    with mmap.mmap(-1, piece_bytes) as buffer:
-        return sum(os.preadv(fd, [buffer], start) for fd, start in pieces)
+    buffer = aligned_buffer(piece_bytes).data
+    return sum(os.preadv(fd, [buffer], start) for fd, start in pieces)
 
 
 class ScanLimit(Performance):
