@@ -163,6 +163,11 @@ class JoinSpec:
         """The form in which two names are compared."""
         return name.lower() if self.fold_case else name
 
+    def result_columns(self, select: Sequence[str]) -> list[str]:
+        """Of master columns that are asked for those that the result gets: each once, a key under one name once."""
+        doubled = {there for here, there in self.pairs if self.folded(here) == self.folded(there)}
+        return [name for name in dict.fromkeys(select) if name not in doubled]
+
     @property
     def keeps_unmatched(self) -> bool:
         return self.how in ("left", "anti")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -262,3 +263,24 @@ def test_statistics_bound_the_values(tmp_path: Path) -> None:
     }  # fmt: skip
     assert stats["nullCount"] == {name: values.null_count for name, values in columns.items() if name != "l"}
     assert WrittenFile.from_json(file.to_json()) == file
+
+
+def test_bytes_are_on_their_way_to_the_disk_before_the_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    advise, told = os.posix_fadvise, []
+
+    def noted(handle: int, start: int, length: int, advice: int) -> None:
+        told.append((start, length))
+        advise(handle, start, length, advice)
+
+    monkeypatch.setattr(os, "posix_fadvise", noted)
+    rows = pa.record_batch({"v": np.random.default_rng(1).integers(0, 1 << 62, 2_000_000)})
+    batches = [rows.slice(at, 100_000) for at in range(0, rows.num_rows, 100_000)]
+    (file,) = write_files(target_for(tmp_path, rows.schema, row_group_bytes=6 << 20), batches, rows.schema)
+    ends = [start + length for start, length in told]
+    # Every byte is named once: a page that is on disk already would be dropped from memory.
+    assert [start for start, _ in told] == [0, *ends[:-1]]
+    assert file.n_bytes / 2 < ends[-1] <= file.n_bytes
+    assert pq.read_table(tmp_path / file.path).equals(pa.Table.from_batches([rows]))
+    told.clear()
+    write_files(target_for(tmp_path, rows.schema, row_group_bytes=6 << 20, durable=False), batches, rows.schema)
+    assert told == []

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 import semistream
 from semistream.spark import enrich, enrich_star
+from semistream.spark.enrichment import JoinTask
 from semistream.spark.fusing import Fused, NotFused, fused, stored_schema
 from semistream.spark.mapping import map_batches
 from semistream.testing import assert_same_rows
@@ -134,7 +135,7 @@ def test_conditions_mean_what_they_mean_to_spark(enriched: DataFrame) -> None:
     answers = enriched.select("seq", *named).toArrow()
     for at, condition in enumerate(conditions):
         (stage,) = fused(enriched.filter(condition).select("seq")).stages
-        got = stage.selection.on(joined).column(0).to_pylist()
+        got = stage.selection.on(joined.select(stage.selection.given)).column(0).to_pylist()
         wanted = answers.filter(answers[str(at)])["seq"].to_pylist()
         assert sorted(got) == sorted(wanted), condition
 
@@ -148,6 +149,48 @@ def test_columns_are_chosen_renamed_and_added(spark: SparkSession, enriched: Dat
     enriched.createOrReplaceTempView("joined")
     check(spark.sql("SELECT u, k FROM (SELECT k, text AS u, 1 AS one FROM joined WHERE n = 2) t WHERE one = 1"))
     check(enriched)
+
+
+def joined_columns(found: Fused) -> list[list[str]]:
+    """The columns that the joins of each stage give."""
+    columns = []
+    for stage in found.stages:
+        work = stage.work._work
+        assert isinstance(work, JoinTask)
+        columns.append([name for dimension in work.dimensions for name in dimension.request.spec.select or ()])
+    return columns
+
+
+def test_columns_that_are_dropped_are_not_joined(spark: SparkSession, enriched: DataFrame, tmp_path: Path) -> None:
+    for frame, wanted in (
+        (enriched.select("text", "seq"), ["text"]),
+        (enriched.filter("long > 7").drop("text", "raw").select("n", "ratio"), ["long", "ratio"]),
+        (enriched.select("n"), []),
+        (enriched, [name for name in MASTER.column_names if name != "k"]),
+    ):
+        found, _ = by_workers(frame)
+        assert joined_columns(found) == [wanted]
+        check(frame)
+    # A column by which another dimension is joined is needed, whoever else wants it.
+    semistream.build_pages(pa.table({"id": range(40), "v": range(40), "x": range(40)}), tmp_path / "a", on="id")
+    semistream.build_pages(pa.table({"v": range(30), "w": range(30), "x": range(30)}), tmp_path / "b", on="v")
+    dimensions = [(tmp_path / "a", "id", None), (tmp_path / "b", "v", None)]
+    star = enrich_star(spark.range(50), dimensions, memory="4MB")
+    for frame, wanted in (
+        (star.select("w"), ["v", "w"]),
+        (star.select("x_right", "id"), ["v", "x"]),
+        (star.select("x"), ["v", "x"]),
+    ):
+        found, _ = by_workers(frame)
+        assert joined_columns(found) == [wanted]
+        check(frame)
+    # What a column is called may depend on those before it, so nothing is left out where a later key has such a name.
+    semistream.build_pages(pa.table({"id": range(30), "y": range(30)}), tmp_path / "c", on="id")
+    named = [*dimensions, (tmp_path / "c", {"x_right": "id"}, None)]
+    frame = enrich_star(spark.range(50), named, memory="6MB").select("y")
+    found, _ = by_workers(frame)
+    assert joined_columns(found) == [["v", "x", "w", "x", "y"]]
+    check(frame)
 
 
 LEFT_TO_SPARK: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {

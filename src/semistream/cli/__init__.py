@@ -1,7 +1,7 @@
 """The command line. It joins nothing itself: it reads, hands over to an operator, and writes."""
 
 from semistream.cli.allocator import use_system_allocator
-from semistream.cli.process import is_own
+from semistream.cli.process import is_over, is_own
 
 __all__ = ["main"]
 
@@ -13,4 +13,7 @@ def main() -> None:
     is_own()
     from semistream.cli.app import main as run_command
 
-    run_command()
+    try:
+        run_command()
+    finally:
+        is_over()

@@ -133,6 +133,7 @@ def join(
 def _here(job: Job, output: ParquetOutput) -> dict[str, object]:
     from semistream.cli.streams import expected_rows
     from semistream.columns.helper import helped
+    from semistream.engine.output import for_files
     from semistream.planner.open import open_request
     from semistream.planner.policy import Policy
 
@@ -144,6 +145,7 @@ def _here(job: Job, output: ParquetOutput) -> dict[str, object]:
         output.opened(operator.output_schema),
         write_behind(output.write, min(BEHIND_BYTES, output.row_group_bytes)) as writer,
         helped(),
+        for_files(),
     ):
         started = time.perf_counter()
         rows = job.source.rows_within(batch_bytes, job.batch_rows)

@@ -141,6 +141,8 @@ class PhysicalSchema:
         self.null_columns = frozenset(i for i, column in enumerate(self.columns) if pa.types.is_null(column.physical))
         #: bytes of a row of plain arrays but for its VAR values; bitmaps apart
         self.fixed_bytes = int(self.widths.sum()) + 4 * len(self.var_columns)
+        #: bytes that eight values of each column take; a VAR column's bytes are not gathered with the others
+        self.steps = np.where(self.kinds == int(Kind.BOOL), 1, 8 * self.widths).astype(np.int64)
         #: columns whose logical form is another one
         self._dressed = [(i, column) for i, column in enumerate(self.columns) if not column.passes]
 

@@ -188,11 +188,6 @@ class _Output:
         self._sizes, self._bitmaps, self._bitmap_bytes = sizes, bitmaps, bitmap
         self.var: dict[int, pa.Buffer] = {}
 
-    @property
-    def steps(self) -> Int64s:
-        """Bytes that eight values of each column take; a VAR column's bytes are not gathered with the others."""
-        return np.where(self.physical.kinds == int(Kind.BOOL), 1, 8 * self.physical.widths).astype(np.int64)
-
     def offsets(self, i: int) -> npt.NDArray[np.int32]:
         """The offsets of a VAR column."""
         begin, size = self._sizes[i]
@@ -261,7 +256,7 @@ def take_paged(
     def gather(first: int, rows: int, data: Int64s, valid: Int64s) -> None:
         kernel.gather_paged(ids, start + first, rows, pages, columns, physical.kinds, physical.widths, data, valid)
 
-    in_halves(gather, count, out.data, out.valid, out.steps)
+    in_halves(gather, count, out.data, out.valid, physical.steps)
     for i, total in totals.items():
         out.var[i] = pa.allocate_buffer(total)
         kernel.var_copy_paged(ids, start, count, pages, int(columns[i]), int(out.data[i]), out.var[i].address)
@@ -295,7 +290,7 @@ def take_rows(
     def gather(first: int, rows: int, data: Int64s, valid: Int64s) -> None:
         kernel.gather_rows(slots, start + first, rows, layout.header, layout.nulls_at, layout.packed, data, valid)
 
-    in_halves(gather, count, out.data, out.valid, out.steps)
+    in_halves(gather, count, out.data, out.valid, physical.steps)
     for position, (i, total) in enumerate(totals.items()):
         out.var[i] = pa.allocate_buffer(total)
         kernel.var_copy_rows(

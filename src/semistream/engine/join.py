@@ -401,9 +401,7 @@ def selected_columns(master: Master, spec: JoinSpec) -> list[str]:
         return []
     if spec.select is None:
         return [name for name in master.schema.names if name not in spec.master_on]
-    pairs = zip(spec.stream_on, spec.master_on, strict=True)
-    doubled = {there for here, there in pairs if spec.folded(here) == spec.folded(there)}
-    return [name for name in dict.fromkeys(spec.select) if name not in doubled]
+    return spec.result_columns(spec.select)
 
 
 def read_columns(master: Master, spec: JoinSpec) -> list[str]:

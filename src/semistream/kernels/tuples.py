@@ -53,3 +53,39 @@ def read_flags(slots, count, flag, out):
     """Which tuples were matched."""
     for i in range(count):
         out[i] = load_u8(slots[i] + flag) & 1 == 1
+
+
+#: of rows that are put side by side: enough that few of a chunk share one, and few enough for a processor's own cache
+BUCKETS = 1 << 15
+
+
+@njit("boolean(int64[::1], int64[::1], int64, int64[::1], int64[::1])", cache=True, nogil=True)
+def pairs_by_row(left, right, count, out_left, out_right):
+    """Pairs with equal `right` close together: in the order of buckets of neighbours, within one as they came.
+
+    Nothing is written, and False returned, where they are in order already. A full sort takes several times as long,
+    and those who read the rows gain little more.
+    """
+    low = high = right[0]
+    ordered = True
+    for i in range(1, count):
+        ordered &= right[i] >= right[i - 1]
+        low = min(low, right[i])
+        high = max(high, right[i])
+    if ordered:
+        return False
+    shift = 0
+    while (high - low) >> shift >= BUCKETS:
+        shift += 1
+    places = np.zeros(BUCKETS + 1, np.int32)
+    for i in range(count):
+        places[((right[i] - low) >> shift) + 1] += 1
+    for bucket in range(BUCKETS):
+        places[bucket + 1] += places[bucket]
+    for i in range(count):
+        bucket = (right[i] - low) >> shift
+        place = places[bucket]
+        places[bucket] = place + 1
+        out_left[place] = left[i]
+        out_right[place] = right[i]
+    return True

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from semistream.errors import SemiStreamError, StoreError
-from semistream.lake.encoding import choose_encoding
+from semistream.lake.choices import CHOICES
 from semistream.lake.partitions import Values, divide, folder_of
 from semistream.lake.rows import Shaping
 from semistream.lake.stats import delta_stats
@@ -29,6 +29,8 @@ from semistream.lake.target import Target
 from semistream.sealed import sync
 
 _SYNC_THREADS = 16
+#: bytes that are worth telling the system to write them
+_SENT_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -189,15 +191,13 @@ class FileWriter:
         if len(self._open) >= self.target.open_files:
             self._close(next(iter(self._open)))
         if self._writer_options is None:
-            width = max(rows.nbytes / max(rows.num_rows, 1), 1e-9)
-            chosen = choose_encoding(rows, int(self.target.row_group_bytes / width), self.target.codec)
-            self._writer_options = chosen.writer_options(self._files_schema)
+            self._writer_options = CHOICES.options(self.target, rows)
         names = self.target.partition_by if values else ()
         path = self._folder / folder_of(names, values) / f"{self._stem}-{self._count:04d}{self.target.suffix}"
         self._count += 1
         path.parent.mkdir(parents=True, exist_ok=True)
         self._paths.append(path)
-        self._open[values] = _OpenFile(path, self._files_schema, self._writer_options, self.target.wants_stats)
+        self._open[values] = _OpenFile(path, self._files_schema, self._writer_options, self.target)
         return self._open[values]
 
     def _close(self, values: Values) -> None:
@@ -246,10 +246,13 @@ class _Held:
 class _OpenFile:
     """A Parquet file that grows by row groups."""
 
-    def __init__(self, path: Path, schema: pa.Schema, options: Mapping[str, Any], wants_stats: bool) -> None:
+    def __init__(self, path: Path, schema: pa.Schema, options: Mapping[str, Any], target: Target) -> None:
         self.path = path
         self.with_nan: set[str] = set()
-        self._floats = [one.name for one in schema if wants_stats and pa.types.is_floating(one.type)]
+        self._floats = [one.name for one in schema if target.wants_stats and pa.types.is_floating(one.type)]
+        self._durable = target.durable
+        #: where the bytes begin that the system has not been told to write
+        self._unsent = 0
         self.rows = 0
         self._sink = pa.OSFile(str(path), "wb")
         try:
@@ -270,6 +273,19 @@ class _OpenFile:
         self.rows += rows.num_rows
         groups = max(1, round(rows.nbytes / row_group_bytes))
         self._writer.write_table(rows, row_group_size=max(1, -(-rows.num_rows // groups)))
+        if self._durable and self.n_bytes - self._unsent >= _SENT_BYTES:
+            self._send()
+
+    def _send(self) -> None:
+        """Have the system begin to write what is in its memory, so that the sync at the end finds less to do.
+
+        It does so when it is told that pages will not be needed. It lets go of those that are on disk, so that every
+        page is named once, while it is not.
+        """
+        start, self._unsent = self._unsent, self.n_bytes
+        if hasattr(os, "posix_fadvise"):
+            with suppress(OSError):
+                os.posix_fadvise(self._sink.fileno(), start, self._unsent - start, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         self._writer.close()

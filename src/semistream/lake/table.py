@@ -128,6 +128,7 @@ class LakeTable(ABC):
             partition_by=self._partition_by,
             file_bytes=self._options.file_bytes,
             row_group_bytes=self._options.row_group_bytes,
+            origin=f"{self.name} {app_token(app)}",
             **own,
         )
         self._targets[app, batch] = target

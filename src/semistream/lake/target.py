@@ -41,6 +41,8 @@ class Target:
     writes_empty: bool = False
     #: for columns that it makes smaller
     codec: str = CODEC
+    #: whose rows they are, if there will be more like them: the files of an origin are encoded alike for a while
+    origin: str = ""
     #: whether a finished file must outlive a power cut; that waits for the disk
     durable: bool = True
 

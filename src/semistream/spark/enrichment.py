@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,6 +31,7 @@ from semistream.spark.dimension import DEFAULT_ALGORITHM, DEFAULT_MEMORY, SHARED
 from semistream.spark.executors import check_executors
 from semistream.spark.mapping import label_of, map_batches
 from semistream.spark.names import folds_case, resolved
+from semistream.spark.narrowing import narrowed
 from semistream.spark.paths import shared_path
 from semistream.spark.records import Records, records_folder
 from semistream.spark.ticks import ticks
@@ -243,11 +244,8 @@ def _apply(df: DataFrame, dimensions: tuple[Dimension, ...], where: Placement) -
     dimensions, schema = described(df, dimensions)
     if shuffle == "key":
         df = by_key(df, dimensions[0], shards or df.sparkSession.sparkContext.defaultParallelism)
-    report = metrics.collector(df.sparkSession)
-    # A task of "auto" looks at its first batch before it opens a join.
-    auto = any(dimension.request.is_auto for dimension in dimensions)
-    joins = frozenset() if auto else frozenset(dimension.identity for dimension in dimensions)
-    return map_batches(df, partial(_task, dimensions, report), schema, label_of(dimensions), joins)
+    task = JoinTask(dimensions, metrics.collector(df.sparkSession))
+    return map_batches(df, task, schema, label_of(dimensions), task.joins)
 
 
 def _carry(df: DataFrame, dimension: Dimension, where: Placement) -> DataFrame:
@@ -304,10 +302,27 @@ def _carrying_task(
     return _reported(run_carrying(plan, batches), report)
 
 
-def _task(
-    dimensions: tuple[Dimension, ...], report: metrics.Reporter, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    return _reported(worker.run(dimensions, batches), report)
+@dataclass(frozen=True)
+class JoinTask:
+    """What a task does: it joins its batches with all dimensions."""
+
+    dimensions: tuple[Dimension, ...]
+    report: metrics.Reporter
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return _reported(worker.run(self.dimensions, batches), self.report)
+
+    @property
+    def joins(self) -> frozenset[str]:
+        """The joins that it opens before it asks for a batch; with "auto" it looks at one first."""
+        if any(dimension.request.is_auto for dimension in self.dimensions):
+            return frozenset()
+        return frozenset(dimension.identity for dimension in self.dimensions)
+
+    def narrowed(self, wanted: Set[int]) -> tuple[JoinTask, tuple[int, ...]]:
+        """The task without master columns that are not wanted, and the places of the columns that it still gives."""
+        dimensions, given = narrowed(self.dimensions, wanted)
+        return replace(self, dimensions=dimensions), given
 
 
 def _reported(

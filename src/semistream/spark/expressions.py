@@ -27,6 +27,11 @@ class Expression(ABC):
     @abstractmethod
     def on(self, columns: Columns) -> Value: ...
 
+    def places(self) -> frozenset[int]:
+        """The columns that the value is made of."""
+        parts = [part for part in vars(self).values() if isinstance(part, Expression)]
+        return frozenset[int]().union(*(part.places() for part in parts))
+
 
 @dataclass(frozen=True)
 class Column(Expression):
@@ -34,6 +39,9 @@ class Column(Expression):
 
     def on(self, columns: Columns) -> Value:
         return columns[self.at]
+
+    def places(self) -> frozenset[int]:
+        return frozenset((self.at,))
 
 
 @dataclass(frozen=True)
@@ -139,10 +147,12 @@ class OneOf(Expression):
 class Selection:
     """The rows for which every condition is true, and the columns wanted of them, with the types they are to have.
 
-    `types` are those that Spark takes the incoming columns for; a join may hold them in another form.
+    `types` are those that Spark takes the enrichment's columns for; a join may hold them in another form. `given` says
+    which of these come: those that nobody wants need not.
     """
 
     types: tuple[pa.DataType, ...]
+    given: tuple[int, ...]
     conditions: tuple[Expression, ...]
     columns: tuple[Expression, ...]
     schema: bytes
@@ -151,9 +161,15 @@ class Selection:
     def _wanted(self) -> pa.Schema:
         return pa.ipc.read_schema(pa.py_buffer(self.schema))
 
+    def places(self) -> frozenset[int]:
+        """The columns that are wanted, or that a condition looks at."""
+        return frozenset[int]().union(*(one.places() for one in (*self.conditions, *self.columns)))
+
     def on(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         schema, rows = self._wanted, batch.num_rows
-        given = [_cast(array, wanted) for array, wanted in zip(batch.columns, self.types, strict=True)]
+        given: list[Value] = [None] * len(self.types)
+        for at, array in zip(self.given, batch.columns, strict=True):
+            given[at] = _cast(array, self.types[at])
         mask: Value | None = None
         for condition in self.conditions:
             found = pc.fill_null(condition.on(given), False)

@@ -7,13 +7,14 @@ through how many views and aliases its rows came.
 
     Project, Filter, SubqueryAlias, View ... -> MapInArrow enrich(...) -> source
 
-What is below the enrichment may again be of this kind: then both joins are done in the same pass.
+What is below the enrichment may again be of this kind: then both joins are done in the same pass. Columns of the
+master data that are dropped on the way up are not joined at all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -132,7 +133,8 @@ def _fused(df: DataFrame, schema: pa.Schema) -> Fused:
     for step in reversed(passed):
         selection.take(step)
     made = selection.made([_id_of(attribute) for attribute in _items(plan.output())], schema)
-    stage = Stage(_work_of(node), made)
+    work, given = _work_of(node).narrowed(made.places(), len(made.types))
+    stage = Stage(work, replace(made, given=given))
     session = df.sparkSession
     dataset = session.sparkContext._jvm.org.apache.spark.sql.classic.Dataset  # type: ignore[union-attr]
     source = DataFrame(dataset.ofRows(session._jsparkSession, node.child()), session)
@@ -184,7 +186,8 @@ class _Selecting:
 
     def made(self, output: list[object], schema: pa.Schema) -> Selection:
         columns = tuple(self._values[column] for column in output)
-        return Selection(self._types, tuple(self._conditions), columns, schema.serialize().to_pybytes())
+        every = tuple(range(len(self._types)))
+        return Selection(self._types, every, tuple(self._conditions), columns, schema.serialize().to_pybytes())
 
     def _column(self, node: JavaObject) -> Expression:
         """A column as it is, or a constant."""

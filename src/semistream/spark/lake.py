@@ -27,6 +27,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from semistream.engine.output import for_files
 from semistream.errors import ConfigError, SchemaError
 from semistream.lake.files import FileWriter, WrittenFile
 from semistream.lake.table import FORMATS, SKIPPED, Committed, LakeTable, fresh_app, open_table
@@ -281,7 +282,7 @@ class WriteTask:
         schema = pa.ipc.read_schema(pa.py_buffer(self.schema))
         context = TaskContext.get()
         part = 0 if context is None else context.partitionId()
-        with FileWriter(self.target, schema, part) as writer:
+        with for_files(), FileWriter(self.target, schema, part) as writer:
             for stage in self.stages:
                 batches = stage(batches)
             for batch in batches:

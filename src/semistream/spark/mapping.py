@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
+from typing import Protocol, Self, runtime_checkable
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -67,6 +68,20 @@ def _plain(names: Sequence[str]) -> bool:
     return not alike and not any(re.search(r"[.`]|^\*?$", name) for name in names)
 
 
+@runtime_checkable
+class Narrowing(Protocol):
+    """Work that can leave out columns of its result."""
+
+    def narrowed(self, wanted: Set[int]) -> tuple[Self, tuple[int, ...]]:
+        """The work without columns that are not wanted, and the places of those that it still gives."""
+
+    @property
+    def joins(self) -> frozenset[str]:
+        """See `map_batches`."""
+
+    def __call__(self, batches: Batches) -> Batches: ...
+
+
 class Work:
     """A function with a name of its own that travels to the workers."""
 
@@ -77,6 +92,13 @@ class Work:
         self.joins = joins
         self._work = work
         self._names = names
+
+    def narrowed(self, wanted: Set[int], columns: int) -> tuple[Work, tuple[int, ...]]:
+        """The same without those of its columns that are not wanted, if it can, and the places of what is left."""
+        if not isinstance(self._work, Narrowing):
+            return self, tuple(range(columns))
+        work, given = self._work.narrowed(wanted)
+        return Work(self.__name__, work, self._names, work.joins), given
 
     def __call__(self, batches: Batches) -> Batches:
         if self._names is None:
