@@ -19,7 +19,7 @@ unexport PYTHONPATH PYTHONHOME
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup demo test lint bench soak faults docs fmt lock clean
+.PHONY: help setup servers demo test lint bench soak faults docs fmt lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -30,8 +30,11 @@ setup: $(VENV)/.package $(VENV)/.dev  ## make .venv with the package and the dev
 demo: $(VENV)/.package  ## a stream of sales through Spark's own join and through semistream, with a picture
 	$(BIN)/semistream demo --picture build/demo.html
 
+servers:  ## try to install PostgreSQL and MariaDB, which tests start; where they are missing these tests are skipped
+	@sh tests/sources/install.sh
+
 # The checkers run on one core: meanwhile the other one compiles the kernels.
-test: setup  ## all checks, then the test suite
+test: setup servers  ## all checks, then the test suite
 	@$(BIN)/python -c 'import semistream.algorithms.registry, semistream.lab.workloads.relation' & compiler=$$!; \
 		$(MAKE) --no-print-directory lint; status=$$?; wait $$compiler; exit $$status
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS)
@@ -95,10 +98,11 @@ LOCK_FLAGS ?=
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-find-links --custom-compile-command "make lock" $(LOCK_FLAGS)
 PROJECT = pyproject.toml --extra spark --extra delta --group build
+DATABASES = --extra duckdb --extra mysql --extra postgresql --extra sqlite
 
 lock: $(filter $(VENV)-lock/%,$(UV))  ## resolve the dependencies again and write the locks
 	$(COMPILE) $(PROJECT) --output-file requirements/runtime.lock
-	$(COMPILE) $(PROJECT) --extra iceberg --group dev --constraint requirements/runtime.lock --output-file requirements/dev.lock
+	$(COMPILE) $(PROJECT) --extra iceberg $(DATABASES) --group dev --constraint requirements/runtime.lock --output-file requirements/dev.lock
 	$(COMPILE) --group build --constraint requirements/runtime.lock --output-file requirements/build.lock
 	$(COMPILE) --group docs --output-file requirements/docs.lock
 

@@ -44,6 +44,7 @@ from semistream.spec import JoinRequest, JoinSpec
 SEED, EXPONENT = 1, 1.0
 #: rows per batch of a task, as Spark hands them over
 ARROW_ROWS = 10_000
+TASK_ROWS = 250_000
 #: a phase "build" beyond this is a build
 BUILD_SECONDS = 0.005
 Task = dict[str, float]
@@ -195,7 +196,7 @@ def _median(tasks: list[Task], name: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=float, default=10e6)
-    parser.add_argument("--batch", type=float, default=250e3, help="rows per task")
+    parser.add_argument("--batch", type=float, default=TASK_ROWS, help="rows per task")
     parser.add_argument("--memory", type=float, help="budget of all processes (default: 10 %% of R)")
     parser.add_argument("--tasks", type=int, default=60)
     parser.add_argument("--warm", type=int, default=20, help="tasks that are not counted")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from semistream import build_pages
+from semistream import build_pages, refresh_pages
 from semistream.cli.app import app
 from semistream.master.format import versions_in
 from semistream.master.leases import pin
@@ -41,6 +42,43 @@ def test_list(store: Path) -> None:
     versions = json.loads(run("list", store, "--json").stdout)
     assert [(v["version"], v["rows"], v["in_force"]) for v in versions] == [(1, 3, False), (2, 5, True)]
     assert versions[0]["pins"][0]["batch"] == 3
+
+
+def test_list_shows_changes(store: Path) -> None:
+    when = datetime.now(UTC) - timedelta(hours=3)
+    refresh_pages(
+        store, pa.table({"k": [7]}), deletes=pa.table({"k": [1]}), source="orders", position=42, committed_at=when,
+        compact="never",
+    ).close()  # fmt: skip
+    lines = run("list", store).stdout.splitlines()
+    assert lines[0].split()[:9] == [
+        "version",
+        "rows",
+        "dead",
+        "runs",
+        "bytes",
+        "source",
+        "position",
+        "age",
+        "refreshed",
+    ]
+    assert lines[-1].split()[:4] == ["3", "6", "1", "1"]
+    assert " orders " in lines[-1]
+    assert " 42 " in lines[-1]
+    assert " 3 h " in lines[-1]
+    newest = json.loads(run("list", store, "--json").stdout)[-1]
+    assert (newest["dead_rows"], newest["runs"], newest["origin"]["position"]) == (1, 1, 42)
+    assert 0 < newest["own_bytes"] < newest["bytes"]
+
+
+def test_compact(store: Path) -> None:
+    assert "has no runs, so it stays as it is" in run("compact", store).stdout
+    refresh_pages(store, pa.table({"k": [7]}), deletes=pa.table({"k": [1]}), compact="never").close()
+    done = run("compact", store)
+    assert done.exit_code == 0, done.output
+    assert "version 4 with 5 rows, without 1 runs and 1 dead rows" in done.stdout
+    assert json.loads(run("compact", store, "--json").stdout)["version"] == 4
+    assert run("compact", store / "none").exit_code != 0
 
 
 def test_verify(store: Path) -> None:

@@ -18,6 +18,7 @@ from pygments.formatters import HtmlFormatter
 #: The modules whose `__all__` is the public interface, each with the page that shows it.
 PUBLIC = {
     "semistream": "api/semistream.md",
+    "semistream.sources": "api/sources.md",
     "semistream.spark": "api/spark.md",
     "semistream.testing": "api/testing.md",
 }

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from semistream.errors import SemiStreamError
     from semistream.master.build import build_pages
     from semistream.master.open import open_master
+    from semistream.master.refresh import compact_pages, refresh_pages
     from semistream.parts.budget import MemoryReport
     from semistream.planner.open import open_join
     from semistream.planner.policy import Policy
@@ -31,8 +32,10 @@ __all__ = [
     "SemiStreamJoin",
     "Snapshot",
     "build_pages",
+    "compact_pages",
     "open_join",
     "open_master",
+    "refresh_pages",
 ]
 __version__ = "0.1.0"
 
@@ -46,8 +49,10 @@ _HOME = {
     "SemiStreamJoin": "engine.join",
     "Snapshot": "engine.snapshot",
     "build_pages": "master.build",
+    "compact_pages": "master.refresh",
     "open_join": "planner.open",
     "open_master": "master.open",
+    "refresh_pages": "master.refresh",
 }
 
 

@@ -50,5 +50,9 @@ class ChecksumError(StoreError):
     """A page's bytes are not those that were written."""
 
 
+class SourceError(SemiStreamError):
+    """A source of master data cannot be reached or read, or what it holds does not fit the store."""
+
+
 class IndexRequiredError(ConfigError):
     """An index operator was given master data that has no index and cannot get one."""

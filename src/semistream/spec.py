@@ -124,6 +124,13 @@ class JoinSpec:
     suffix: str = "_right"
     #: names that differ in case only are the same name
     fold_case: bool = False
+    #: of the master rows of a key only those that were valid at this time of the stream tuple, from the first of these
+    #: columns on and before the second; None: all of them
+    as_of: str | None = None
+    valid: tuple[str, str] | None = None
+    #: of a left join: tuples without a match come in batches of their own, marked, without columns of R
+    #: (`engine/output.py`)
+    apart: bool = False
 
     @staticmethod
     def make(
@@ -132,6 +139,8 @@ class JoinSpec:
         select: Sequence[str] | None = None,
         suffix: str = "_right",
         fold_case: bool = False,
+        as_of: str | None = None,
+        valid: Sequence[str] | None = None,
     ) -> JoinSpec:
         """Read the forms a caller may use: one name, several, or {stream column: master column}."""
         if isinstance(on, str):
@@ -152,12 +161,18 @@ class JoinSpec:
             raise ConfigError(f"select={select!r} is a text; give a list of column names, for example [{select!r}]")
         if not isinstance(suffix, str) or not suffix:
             raise ConfigError(f"suffix={suffix!r} must be a text of at least one character, for example '_right'")
-        return JoinSpec(stream_on, master_on, how, None if select is None else tuple(select), suffix, fold_case)
+        chosen = None if select is None else tuple(select)
+        return JoinSpec(stream_on, master_on, how, chosen, suffix, fold_case, as_of, _checked_valid(as_of, valid))
 
     @property
     def pairs(self) -> tuple[tuple[str, str], ...]:
         """Of each key column the stream's name and the master's."""
         return tuple(zip(self.stream_on, self.master_on, strict=True))
+
+    @property
+    def history(self) -> str | None:
+        """In words which of a key's rows are joined; None: all of them."""
+        return None if self.valid is None else f"{self.valid[0]} <= {self.as_of} < {self.valid[1]}"
 
     def folded(self, name: str) -> str:
         """The form in which two names are compared."""
@@ -175,6 +190,27 @@ class JoinSpec:
     @property
     def carries_master(self) -> bool:
         return self.how in ("inner", "left")
+
+
+def _checked_valid(as_of: str | None, valid: Sequence[str] | None) -> tuple[str, str] | None:
+    """The two columns between which a row is valid; there are some exactly if there is a time."""
+    if as_of is None and valid is None:
+        return None
+    if as_of is None or valid is None:
+        lacks, has = ("as_of", "valid") if as_of is None else ("valid", "as_of")
+        raise ConfigError(
+            f"{has} was given without {lacks}; an as-of join needs both, for example as_of='event_time' and "
+            "valid=('valid_from', 'valid_to')"
+        )
+    if not isinstance(as_of, str) or not as_of:
+        raise ConfigError(f"as_of={as_of!r} must be the name of the stream's column with the time of a tuple")
+    names = () if isinstance(valid, str) else tuple(valid)
+    if len(names) != 2 or not all(isinstance(name, str) and name for name in names) or names[0] == names[1]:
+        raise ConfigError(
+            f"valid={valid!r} must be the names of two columns of the master data: since when a row is valid, and from "
+            "when on no longer; for example ('valid_from', 'valid_to')"
+        )
+    return names
 
 
 @dataclass(frozen=True)
@@ -201,6 +237,8 @@ class JoinRequest:
         algorithm: str | None = None,
         suffix: str = "_right",
         fold_case: bool = False,
+        as_of: str | None = None,
+        valid: Sequence[str] | None = None,
         max_delay: str | float | None = None,
         reads: str = AUTO,
         options: Mapping[str, Any] | None = None,
@@ -210,7 +248,7 @@ class JoinRequest:
         Whether there is such an algorithm with such options is seen when the join is opened.
         """
         return JoinRequest(
-            spec=JoinSpec.make(on, how, select, suffix, fold_case),
+            spec=JoinSpec.make(on, how, select, suffix, fold_case, as_of, valid),
             memory_bytes=parse_bytes(memory),
             algorithm=AUTO if algorithm is None else algorithm,
             options=dict(options or {}),

@@ -107,6 +107,18 @@ def _pairs(on: On) -> tuple[list[str], list[str]]:
     return list(on), list(on)
 
 
+def _times(column: pa.ChunkedArray) -> list[int | None]:
+    """The column as whole numbers, those of dates and timestamps in nanoseconds."""
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    scale = 1
+    if pa.types.is_timestamp(kind):
+        scale = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}[kind.unit]
+    elif pa.types.is_date(kind):
+        scale = 86_400 * 10**9 if pa.types.is_date32(kind) else 10**6
+    values: list[Any] = _values(column)
+    return [None if value is None else value * scale for value in values]
+
+
 def reference_join(
     stream: Batches,
     master: pa.Table,
@@ -114,11 +126,14 @@ def reference_join(
     how: str = DEFAULT_HOW,
     select: Sequence[str] | None = None,
     suffix: str = "_right",
+    as_of: str | None = None,
+    valid: Sequence[str] | None = None,
 ) -> pa.Table:
     """The relational join of stream and master data, done the plain way.
 
     A null in any key column matches nothing; -0.0 equals 0.0 and NaN equals NaN. The rows come in the order
-    of the stream, the matches of one stream tuple in the order of the master data.
+    of the stream, the matches of one stream tuple in the order of the master data. With `as_of` and `valid` those rows
+    match only that were valid at the tuple's time.
 
     >>> stream = pa.table({"k": [1, 2, 2, None], "n": [10, 20, 21, 30]})
     >>> master = pa.table({"k": [2, 2, None], "name": ["b", "B", "?"]})
@@ -136,8 +151,13 @@ def reference_join(
 
     left: list[int] = []
     right: list[int | None] = []
+    times = [] if as_of is None else _times(table.column(as_of))
+    starts, ends = ([], []) if valid is None else (_times(master.column(name)) for name in valid)
     for row, key in enumerate(_rows(table.select(stream_on))):
         matches = [] if None in key else found.get(key, [])
+        if as_of is not None:
+            time = times[row]
+            matches = [at for at in matches if time is not None and _is_valid(starts[at], time, ends[at])]
         if how == "inner" or (how == "left" and matches):
             left.extend([row] * len(matches))
             right.extend(matches)
@@ -157,6 +177,10 @@ def reference_join(
             field = master.schema.field(name).with_name(name + suffix if clash else name)
             result = result.append_column(field.with_nullable(True), _take(master.column(name), right))
     return result
+
+
+def _is_valid(start: int | None, time: int, end: int | None) -> bool:
+    return (start is None or start <= time) and (end is None or time < end)
 
 
 def as_multiset(table: pa.Table) -> Counter[tuple[Hashable, ...]]:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.master.changed import build_changed
 from tests.master.sharded import build_shards
 from tests.strategies import PAGE_ROWS
 
@@ -17,7 +18,18 @@ from semistream.algorithms.registry import ALGORITHMS
 from semistream.master.memory import MemoryMaster
 
 #: The forms master data can take. Parquet in place has no index, so only scan operators get it.
-FORMS = ("memory", "pages", "direct", "shards", "direct shards", "frequency", "parquet")
+FORMS = (
+    "memory",
+    "pages",
+    "direct",
+    "shards",
+    "direct shards",
+    "frequency",
+    "1 run",
+    "parquet",
+)
+#: more forms, of rows that came by many changes; they take longer to write
+MANY_RUNS = ("8 runs", "direct 8 runs", "frequency 8 runs")
 
 
 def forms_of(operator: str) -> tuple[str, ...]:
@@ -62,6 +74,10 @@ def _write(
         pq.write_table(table.slice(0, half), path / "a.parquet", row_group_size=page_rows)
         pq.write_table(table.slice(half), path / "b.parquet", row_group_size=page_rows)
         return {"master": path}
+    if "run" in form:
+        runs = 1 if "1 run" in form else 8
+        build_changed(table, path, on, page_rows, runs, by_frequency=form.startswith("frequency"), **options).close()
+        return {"master": path, "reads": "direct" if form.startswith("direct") else "mapped"}
     if form == "frequency":
         keys = table.select([on] if isinstance(on, str) else on)
         counts = np.random.default_rng(table.num_rows).integers(0, 100, table.num_rows)

@@ -6,6 +6,8 @@ Nothing here names an operator. A new one is tested by being registered.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -25,6 +27,11 @@ from tests.strategies import (
 )
 
 from semistream import open_join
+from semistream.algorithms.registry import resolve
+from semistream.engine.join import SemiStreamJoin
+from semistream.engine.output import is_apart
+from semistream.master.open import open_master
+from semistream.spec import JoinSpec
 from semistream.testing import (
     assert_same_rows,
     colliding_codes,
@@ -255,3 +262,23 @@ def test_runs_cross_many_pages(operator: str, make_master: MakeMaster) -> None:
     assert master.num_rows > 20 * PAGE_ROWS
     for how, form in product(HOWS, forms_of(operator)):
         check(operator, given, make_master(master, "k", form), how, 1.0)
+
+
+@pytest.mark.parametrize("kind", ["int64", "composite"])
+def test_tuples_without_a_match_come_apart(operator: str, kind: str, make_master: MakeMaster) -> None:
+    """In batches of their own, marked, with the stream's columns alone; null keys too."""
+    for shape, memory in (("some_unmatched", 64 << 20), ("odd_sizes", 2 << 20), ("empty_master", 2 << 20)):
+        given = case(kind, shape)
+        spec = replace(JoinSpec.make(given.on, "left"), apart=True)
+        opened = open_master(make_master(given.master, given.on, "pages")["master"], spec.master_on)
+        with closing(opened), SemiStreamJoin(resolve(operator), opened, spec, memory) as join:
+            batches = [batch for part in given.batches for batch in join.push(part)] + list(join.drain())
+            found = [batch for batch in batches if not is_apart(batch)]
+            alone = [batch for batch in batches if is_apart(batch)]
+            assert join.stats.rows_out == sum(batch.num_rows for batch in found)
+            assert join.stats.unmatched == sum(batch.num_rows for batch in alone)
+        assert alone
+        for kept, how in ((found, "inner"), (alone, "anti")):
+            expected = given.expected(how)
+            rows = pa.Table.from_batches(kept, kept[0].schema) if kept else expected.slice(0, 0)
+            assert_same_rows(rows.cast(expected.schema), expected)

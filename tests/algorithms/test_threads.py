@@ -33,7 +33,7 @@ from semistream.engine.join import SemiStreamJoin
 from semistream.errors import BudgetError, SemiStreamError
 from semistream.loops.resident import fill, resident_bytes, resident_keys
 from semistream.master.base import PageBlock
-from semistream.master.pages import PageStoreReader
+from semistream.master.page_reader import PageStoreReader
 from semistream.parts.arena import Arena
 from semistream.parts.cache import Cache
 from semistream.testing import assert_same_rows, reference_join

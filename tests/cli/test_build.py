@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import sqlite3
 from pathlib import Path
 
 import pyarrow as pa
@@ -112,3 +113,36 @@ def test_readers_are_warned_of_columns_that_go(invoke: Invoke) -> None:
     reader.close()
     assert done.exit_code == 0
     assert "column 'name' is gone" in done.stderr
+
+
+def test_refresh_follows_a_database_and_says_why_it_reads_all(invoke: Invoke) -> None:
+    def execute(*statements: str) -> None:
+        connection = sqlite3.connect("shop.db")
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+        connection.close()
+
+    execute("CREATE TABLE p (k INTEGER, price REAL, at INTEGER)", "INSERT INTO p VALUES (1, 0.5, 1), (2, 1.5, 2)")
+    words = ("master", "refresh", "p.pages", "--from", "sqlite:shop.db?table=p", "--json")
+    missing = invoke(*words)
+    assert missing.exit_code == 2
+    assert "p.pages is no page store yet: give --on" in missing.stderr
+    mark = ("--watermark", "at", "--deletes", "reconcile", "--where", "price < 100")
+    first = json.loads(invoke(*words, *mark, "--on", "k").stdout)
+    assert (first["how"], first["version"], first["rows"]) == ("built", 1, 2)
+    execute("UPDATE p SET price = 9, at = 3 WHERE k = 1", "DELETE FROM p WHERE k = 2", "INSERT INTO p VALUES (3, 3, 3)")
+    done = invoke(*words, *mark)
+    assert done.exit_code == 0, done.output
+    second = json.loads(done.stdout)
+    assert (second["version"], second["rows"]) == (2, 2)
+    assert json.loads(invoke(*words, *mark).stdout)["how"] == "unchanged"
+    again = invoke(*words[:-1], "--where", "price < 100")
+    assert again.stdout.startswith("p.pages: rebuilt, version 3 with 2 rows")
+    assert "without a watermark" in again.stderr
+    execute("DROP TABLE p")
+    failed = invoke(*words, "--where", "price < 100")
+    assert failed.exit_code == 2
+    assert len(failed.stderr.splitlines()) == 1
+    assert "sqlite:shop.db?table=p" in failed.stderr
+    assert "version 3 of p.pages stays in force" in failed.stderr

@@ -19,6 +19,7 @@ from semistream.master.format import CURRENT, version_name, versions_in
 from semistream.master.inventory import collect, verify
 from semistream.master.leases import LOCK, QUERIES, pin, unpin_before
 from semistream.master.pages import PageMaster
+from semistream.master.refresh import compact_pages, refresh_pages
 
 Row = tuple[int, str]
 PAGE_ROWS = 8
@@ -56,7 +57,8 @@ def stored(folder: Path, version: int | None = None) -> list[Row]:
         mapped = _rows(reader, reader.map(np.arange(reader.n_pages)))
         assert scanned == mapped, "mapped pages have other rows than those that were read"
         keys = np.arange(max((key for page in scanned for key, _ in page), default=0) + 1)
-        first, last = reader.locate(keys)
+        codes, _ = master.coder.codes([pa.array(keys)])
+        first, last = reader.locate(codes)
     master.close()
     return [row for page, rows in enumerate(scanned) for row in rows if first[row[0]] <= page <= last[row[0]]]
 
@@ -195,6 +197,59 @@ def _nothing(_: Path) -> None:
 
 _LARGE = 4000
 
+
+def changed(before: list[Row]) -> list[Row]:
+    """What `_refresh` makes of rows: key 2 gone, key 3 with two rows, key 50 new."""
+    return [row for row in before if row[0] not in (2, 3)] + [(3, "x"), (3, "y"), (50, "z")]
+
+
+def _refresh(folder: Path) -> None:
+    rows = pa.table({"k": pa.array([3, 3, 50], pa.int64()), "v": ["x", "y", "z"]})
+    gone = pa.table({"k": pa.array([2], pa.int64())})
+    refresh_pages(folder / "r", rows, deletes=gone, source="s", position=1, keep_versions=0, compact="never").close()
+
+
+def _compact(folder: Path) -> None:
+    compact_pages(folder / "r", keep_versions=0).close()
+
+
+def _changed_or_not(folder: Path, finished: bool) -> Verdict:
+    """The rows of before or those of after; the same changes once more give those of after, and change nothing then."""
+    found = compare(stored(folder), *([] if finished else [rows_of(1)]), changed(rows_of(1)))
+    for _ in range(2):
+        _refresh(folder)
+        found += compare(stored(folder), changed(rows_of(1)))
+    assert verify(folder / "r") == []
+    found += compare(stored(folder, pin(folder / "r", "query", 0)), rows_of(1))
+    return found + _next_change(folder, [1])
+
+
+def _read_changed(folder: Path) -> Verdict:
+    found = compare(stored(folder), changed(rows_of(1)))
+    return found + compare(stored(folder, pin(folder / "r", "query", 0)), rows_of(1))
+
+
+def _changed_version(folder: Path) -> None:
+    _one_version(folder)
+    _refresh(folder)
+    assert pin(folder / "r", "query", 1) == 2
+
+
+def _compacted_or_not(folder: Path, finished: bool) -> Verdict:
+    found = compare(stored(folder), changed(rows_of(1)))
+    assert not finished or not PageMaster(folder / "r").runs
+    _compact(folder)
+    found += compare(stored(folder), changed(rows_of(1)))
+    found += compare(stored(folder, pin(folder / "r", "query", 1)), changed(rows_of(1)))
+    assert verify(folder / "r") == []
+    return found + _next_change(folder, [1, 2])
+
+
+def _by_frequency(folder: Path) -> None:
+    build(folder, 1, by_frequency=True)
+    assert pin(folder / "r", "query", 0) == 1
+
+
 SCENARIOS = [
     Scenario("store: build the first version", _nothing, lambda f: build(f, 1), _new_or_none()),
     Scenario(
@@ -208,6 +263,9 @@ SCENARIOS = [
         "store: publish by frequency", _one_version, lambda f: build(f, 2, by_frequency=True), _old_or_new, _read_both
     ),
     Scenario("store: publish in shards", _one_version, _publish_shards, _old_or_new, _read_both),
+    Scenario("store: refresh by key", _one_version, _refresh, _changed_or_not, _read_changed),
+    Scenario("store: refresh by frequency", _by_frequency, _refresh, _changed_or_not, _read_changed),
+    Scenario("store: compact", _changed_version, _compact, _compacted_or_not, _read_changed),
     Scenario("store: pin", _two_versions, _pin_next, _pins_hold),
     Scenario("store: unpin", _many_pins, _unpin, _later_pins_hold),
     Scenario("store: gc", _to_clean, _clean, _is_clean),

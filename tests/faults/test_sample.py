@@ -19,14 +19,15 @@ ROOT = Path(__file__).parents[2]
 
 def test_some_faults() -> None:
     """In a program of its own: a process with threads, as this one may be, is not safe to fork."""
-    arguments = ["--points", "20", "--bytes", "197", "over", "store: pin"]
+    arguments = ["--points", "20", "--bytes", "197", "over", "refresh by key", "store: pin"]
     done = subprocess.run(
         [sys.executable, "-m", "tests.faults", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert lines[1].startswith("store: publish over a version ")
-    assert lines[2].startswith("store: pin ")
+    assert lines[2].startswith("store: refresh by key ")
+    assert lines[3].startswith("store: pin ")
     points, kills, errors, flips, *bad = map(int, lines[-1].split()[1:])
     assert points > 80
     assert kills >= 6

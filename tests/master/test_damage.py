@@ -88,7 +88,7 @@ def test_a_file_cut_while_mapped(
 ) -> None:
     """Touching what is gone would end the process with SIGBUS."""
     if not has_madvise:
-        monkeypatch.setattr("semistream.master.pages.populate_pages", lambda *_: 0)
+        monkeypatch.setattr("semistream.master.page_reader.populate_pages", lambda *_: 0)
     with PageMaster(store).open(["tiny"]) as reader:
         reader.map(np.array([0]))
         with (store / "v000001" / "pages-00000.arrow").open("r+b") as file:

@@ -207,7 +207,7 @@ def test_forced_collisions_share_a_run(tmp_path: Path) -> None:
     table = every_type(300)
     build_pages(table, tmp_path / "r", on="word", page_rows=16, code_mask=3)
     master = PageMaster(tmp_path / "r")
-    assert master.coder.mask == 3
+    assert master.coder.rows.mask == 3
     expected, codes = sorted_by_code(table, ["word"], mask=3)
     assert len(set(codes)) <= 4
     found, found_codes = read_all(master, table.schema.names)

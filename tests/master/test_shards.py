@@ -148,8 +148,8 @@ def test_what_the_index_holds_does_not_grow_with_pages(store: PageMaster, table:
 
 def test_full_pages_share_their_layout(store: PageMaster) -> None:
     with store.open(["tiny", "plain_flag"]) as reader:
-        assert reader.map(np.arange(store.n_pages)).data.shape[0] == 1 + 6
-        assert reader.map(np.array([0, 1])).data.shape[0] == 1
+        assert reader.map(np.arange(store.n_pages)).kind.max() == 6
+        assert reader.map(np.array([0, 1])).kind.tolist() == [0, 0]
 
 
 def test_shards_that_disagree_about_places(tmp_path: Path) -> None:

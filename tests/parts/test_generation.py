@@ -567,3 +567,66 @@ print(join.stats.shared_hits)
     shared.refresh()
     assert shared.current is not None
     assert shared.current.asked == 500
+
+
+def test_changes_of_r_leave_generations_in_use(relation: pa.Table, store: Path, tmp_path: Path) -> None:
+    """Rows are found under codes that no later change gives to others; only `complete` is a word about all of R."""
+    join = _open(store, "sweepjoin")
+    list(join.push(_stream(20_000).to_batches()[0]))
+    made = Generations(tmp_path, "r", 1 << 20, join.row_layout, runs=("a", "b"))
+    made.saw(20_000, join.loop.cache)
+    made.merge(join.loop.cache)
+    for runs, fits in [(("a",), True), (("a", "b"), True), (("a", "b", "c"), True), ((), True), (("a", "c"), False)]:
+        other = Generations(tmp_path, "r", 1 << 20, join.row_layout, runs=runs)
+        assert other.refresh() is fits, runs
+        assert (other.failures == 0) is fits
+
+
+def test_a_generation_with_all_of_r_is_no_longer_all_after_a_change(
+    relation: pa.Table, store: Path, tmp_path: Path
+) -> None:
+    join = _open(store, "sweepjoin")
+    made = Generations(tmp_path, "r", 4 << 20, join.row_layout, runs=("a",))
+    assert made.load(resident_keys(relation.num_rows), lambda cache: fill(join.loop, cache))
+    for runs, complete in [((), True), (("a",), True), (("a", "b"), False)]:
+        other = Generations(tmp_path, "r", 4 << 20, join.row_layout, runs=runs)
+        assert other.refresh()
+        assert other.current is not None
+        assert other.current.complete is other.current.cache.complete is complete
+    assert made.refresh()
+    assert made.current is not None
+    assert made.current.complete
+    made.saw(10)
+    assert not made.is_due(join.loop.cache)
+    made.follow(("a", "b"))
+    assert not made.current.complete
+    assert made.current.is_outgrown
+    assert made.is_due(join.loop.cache)
+
+
+def test_changes_that_fork_are_kept_apart(relation: pa.Table, store: Path, tmp_path: Path) -> None:
+    """One code may stand for two keys then: what was found under the other changes must not be asked."""
+    join = _open(store, "sweepjoin")
+    list(join.push(_stream(20_000).to_batches()[0]))
+    made = Generations(tmp_path, "r", 1 << 20, join.row_layout, runs=("a", "b"))
+    made.saw(20_000, join.loop.cache)
+    made.merge(join.loop.cache)
+    used, ready = (Generations(tmp_path, "r", 1 << 20, join.row_layout, runs=("a",)) for _ in range(2))
+    assert used.refresh()
+    used.follow(("a", "c"))
+    assert used.current is None
+    ready.look()
+    ready.follow(("a", "c"))
+    assert not ready.adopt()
+    assert ready.current is None
+
+
+def test_a_generation_that_was_mapped_before_a_change(relation: pa.Table, store: Path, tmp_path: Path) -> None:
+    join = _open(store, "sweepjoin")
+    made = Generations(tmp_path, "r", 4 << 20, join.row_layout, runs=("a",))
+    assert made.load(resident_keys(relation.num_rows), lambda cache: fill(join.loop, cache))
+    made.look()
+    made.follow(("a", "b"))
+    assert made.adopt()
+    assert made.current is not None
+    assert not made.current.complete

@@ -9,7 +9,10 @@
 Files -> enrich -> a sink, one query per combination, four in a program, on a standalone cluster (a master and two
 workers on loopback). While their batches are open, Python workers, executors and the program itself (driver, its JVM
 and the sources' processes at once) are killed with SIGKILL at random moments; a program that was killed is started
-again from the checkpoints. R gets new versions meanwhile. `test_kills.py` runs a few kills of two combinations.
+again from the checkpoints. After every kill R changes: mostly by a refresh (rows come, change and go, hot keys among
+them, one of which has one row, then three, then none), now and then by a whole new build. Every row of R tells with
+which version it came, so the rows of a batch must be those of one version, and no batch may have an older one than the
+batch before. `test_kills.py` runs a few kills of some combinations.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -60,9 +64,14 @@ AMID = {"worker": 0.6, "executor": 0.3, "driver": 0.1}
 N_KEYS = 20_000
 COLUMNS = ["k", "m01", "m02", "m03", "m04", "m05"]
 SCHEMA = "k long, seq long, qty int"
+Int64s = npt.NDArray[np.int64]
 _PATIENCE_SECONDS = 300
 _FAILURES = 5
-_KILLS_PER_VERSION = 10
+_REPORTED = 10
+#: of so many versions one is built anew; the others are refreshes
+_BUILDS = 13
+#: rows that a key has one version after the other, and the part of keys that are wanted often
+_ROWS_IN_TURN, _HOT = (1, 3, 0), 60
 
 
 @dataclass(frozen=True)
@@ -83,10 +92,30 @@ class Run:
     def stream(self, files: int) -> pa.Table:
         return pa.Table.from_batches(stream_batches(files * self.rows_per_file, int(N_KEYS * 1.2), 0.9, 3))
 
+    def wanted(self) -> Int64s:
+        """Keys of the stream that are asked for most, those that R lacks among them."""
+        keys, counts = np.unique(self.stream(10)["k"].to_numpy(), return_counts=True)
+        return np.asarray(keys[np.argsort(-counts, kind="stable")][:_HOT], dtype=np.int64)
+
+    def touched(self, version: int) -> tuple[Int64s, pa.Table]:
+        """The keys that change with a version, and all rows that they have from then on."""
+        dice, wanted = np.random.default_rng(version), self.wanted()
+        some = np.concatenate([dice.choice(wanted[1:], _HOT // 3), dice.integers(0, int(N_KEYS * 1.2), 100)])
+        others = np.setdiff1d(some, wanted[:1])
+        counts = np.append(_ROWS_IN_TURN[version % 3], dice.integers(0, 3, len(others)))
+        keys = np.append(wanted[:1], others)
+        rows = np.repeat(keys, counts)
+        columns = {name: dice.integers(0, 1 << 40, len(rows)) for name in COLUMNS[1:]}
+        return keys, pa.table({"k": rows, **columns, "version": np.full(len(rows), version)})
+
     def master(self, version: int) -> pa.Table:
-        """R; its versions differ in one column, so that a row tells which of them it was made with."""
-        table = pa.Table.from_batches(master_batches(N_KEYS, 1, repeat=True)).select(COLUMNS)
-        return table.append_column("version", pa.array(np.full(table.num_rows, version)))
+        """R in a version; its rows tell with which one they came."""
+        if version == 1:
+            table = pa.Table.from_batches(master_batches(N_KEYS, 1, repeat=True)).select(COLUMNS)
+            return table.append_column("version", pa.array(np.full(table.num_rows, version)))
+        keys, rows = self.touched(version)
+        before = self.master(version - 1)
+        return pa.concat_tables([before.filter(pa.array(~np.isin(before["k"].to_numpy(), keys))), rows])
 
     def table(self, name: str) -> str:
         """Where the query of that name writes, or what its table is called."""
@@ -99,7 +128,22 @@ class Run:
         self.new_version(1)
 
     def new_version(self, version: int) -> None:
-        semistream.build_pages(self.master(version), self.path("r"), on="k", page_rows=32, overwrite=version > 1)
+        """Change R: by a build, by the states of some keys, or by a change feed."""
+        if version == 1 or version % _BUILDS == 0:
+            semistream.build_pages(self.master(version), self.path("r"), on="k", page_rows=32, overwrite=version > 1)
+            return
+        keys, rows = self.touched(version)
+        if version % 2:
+            semistream.refresh_pages(self.path("r"), rows, deletes=pa.table({"k": keys})).close()
+            return
+        before = self.master(version - 1)
+        gone = before.filter(pa.array(np.isin(before["k"].to_numpy(), keys)))
+        kinds = ["delete"] * gone.num_rows + ["insert"] * rows.num_rows
+        feed = pa.concat_tables([gone, rows]).append_column("_change_type", pa.array(kinds, pa.string()))
+        feed = feed.append_column("_commit_version", pa.array(np.full(feed.num_rows, version)))
+        for _ in range(2):
+            # The second time it does nothing.
+            semistream.refresh_pages(self.path("r"), feed, source="soak").close()
 
     def files(self) -> int:
         return len(list(self.path("in").glob("*.parquet")))
@@ -214,11 +258,13 @@ class Tormentor:
         try:
             for kind in kinds:
                 self._kill(kind)
-                if self.account.kills.total() % _KILLS_PER_VERSION == 0:
-                    self.account.versions += 1
-                    self.run.new_version(self.account.versions)
+                self.account.versions += 1
+                self.run.new_version(self.account.versions)
+                if self.account.kills.total() % _REPORTED == 0:
                     print(f"{self.account.kills.total()} of {len(kinds)} kills", flush=True)
             self._end()
+            # At least one file meets the last version.
+            self.run.feed()
             while not self._finished():
                 self._count_failure()
         finally:
@@ -312,26 +358,46 @@ class Verdict:
     lost: int
     doubled: int
     wrong: int
+    #: versions of R that its batches were joined with, of all
+    versions: int = 0
 
     @property
     def sound(self) -> bool:
         return not (self.lost or self.doubled or self.wrong)
 
 
-def verify(spark: SparkSession, run: Run, name: str) -> Verdict:
-    """Compare the sink of a query with the join, row by row."""
+def verify(spark: SparkSession, run: Run, name: str, versions: int) -> Verdict:
+    """Compare the sink of a query with the join: every file was a batch, and so has one version of R."""
     _, how, sink = parts(name)
     if sink == OWN_SINK:
         rows = spark.read.parquet(run.table(name)).toArrow()
     else:
         rows = read_all(sink, run.table(name), run.path(name))
-    got = as_multiset(rows.drop_columns(["version"]))
-    wanted = as_multiset(reference_join(run.stream(run.files()), run.master(1), "k", how).drop_columns(["version"]))
-    wrong = sum(count for row, count in got.items() if row not in wanted)
-    # All matches of a stream tuple come from one version of R.
-    seen = rows.filter(pa.compute.is_valid(rows["version"])).group_by("seq").aggregate([("version", "count_distinct")])
-    wrong += sum(versions != 1 for versions in seen["version_count_distinct"].to_pylist())
-    return Verdict(rows.num_rows, (wanted - got).total(), (got - wanted).total() - wrong, wrong)
+    masters = {version: run.master(version) for version in range(1, versions + 1)}
+    stream, size = run.stream(run.files()), run.rows_per_file
+    number = rows["seq"].to_numpy() // size
+    lost = doubled = wrong = 0
+    used, last = set(), run.files() - 1
+    now = 1
+    for file in range(run.files()):
+        got = as_multiset(rows.filter(pa.array(number == file)))
+        tuples = stream.slice(file * size, size)
+        # What comes last was fed when R had its last version; no batch goes back behind the one before it.
+        allowed = range(versions if file == last else now, versions + 1)
+        least: tuple[int, int, int, int] | None = None
+        for version in allowed:
+            wanted = as_multiset(reference_join(tuples, masters[version], "k", how))
+            strange = sum(count for row, count in got.items() if row not in wanted)
+            missing, more = (wanted - got).total(), (got - wanted).total() - strange
+            found = (missing + more + strange, missing, more, strange)
+            least = found if least is None else min(least, found)
+            if not found[0]:
+                now = version
+                used.add(version)
+                break
+        assert least is not None
+        lost, doubled, wrong = lost + least[1], doubled + least[2], wrong + least[3]
+    return Verdict(rows.num_rows, lost, doubled, wrong, len(used))
 
 
 def table(lines: list[list[object]]) -> str:
@@ -345,7 +411,7 @@ def table(lines: list[list[object]]) -> str:
 def soak(combinations: list[list[str]], kills: int, seed: int) -> bool:
     """Whether all queries have ended with the rows of the join; prints the account."""
     lines: list[list[object]] = [
-        ["combination", *(f"{kind}s" for kind in KINDS), "batches", "rows", "lost", "doubled", "wrong"]
+        ["combination", *(f"{kind}s" for kind in KINDS), "batches", "versions", "rows", "lost", "doubled", "wrong"]
     ]
     total: Counter[str] = Counter()
     failed = versions = 0
@@ -367,11 +433,13 @@ def soak(combinations: list[list[str]], kills: int, seed: int) -> bool:
         try:
             for run, account in runs:
                 for name in run.joins:
-                    found = verify(spark, run, name)
+                    found = verify(spark, run, name, account.versions)
                     verdicts.append(found)
                     cut = [account.by_query[name, kind] for kind in KINDS]
                     batches = run.committed()[name]
-                    lines.append([name, *cut, batches, found.rows, found.lost, found.doubled, found.wrong])
+                    lines.append(
+                        [name, *cut, batches, found.versions, found.rows, found.lost, found.doubled, found.wrong]
+                    )
         finally:
             spark.stop()
     print("\nkills while a batch of the query was open:\n")

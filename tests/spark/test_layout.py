@@ -116,7 +116,7 @@ def test_every_key(spark: SparkSession, tmp_path: Path) -> None:
                 assert codes == expected_codes
                 assert as_multiset(found) == as_multiset(expected)
             if not master.coder.exact:
-                ours, _ = master.coder.codes([rows[name].combine_chunks() for name in on])
+                ours, _ = master.coder.rows.codes([rows[name].combine_chunks() for name in on])
                 assert hashes.to_pylist() == ours.tolist()
         except AssertionError as error:
             error.add_note(kind)

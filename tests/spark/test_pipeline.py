@@ -25,6 +25,7 @@ from typer.testing import CliRunner
 
 from semistream import build_pages
 from semistream.cli.app import app
+from semistream.sources.keeper import Schedule
 from semistream.spark import pipeline as module
 from semistream.spark.pipeline import Pipeline, PipelineError, Secrets, as_written, read_pipeline
 from semistream.spark.query import Totals, build, explained, follow, start, writing
@@ -144,6 +145,27 @@ def test_two_dimensions_sql_and_partitions(spark: SparkSession, folder: Path) ->
     table = ds.dataset(parts["country=DE"], format="parquet").to_table()
     priced = reference_join(ORDERS, PRODUCTS, "sku", "left").select(["number", "price"])
     assert_same_rows(table, priced.filter(pa.compute.equal(pa.compute.bit_wise_and(priced["number"], 1), 0)))
+
+
+def test_rows_without_a_match_wait_and_become_dead_letters(spark: SparkSession, folder: Path) -> None:
+    missing = f'''memory = "8MB"
+        on_missing = "wait"
+        wait = "1h"
+        then = "dead_letter"
+        dead_letters = "{folder / "letters"}"
+        '''
+    text = FILE.replace('memory = "8MB"', missing)
+    alone = reference_join(ORDERS, PRODUCTS, "sku", "anti")
+    null = alone.filter(pa.compute.is_null(alone["sku"]))
+    totals = ran(spark, pipeline(folder, text))
+    assert_same_rows(written(folder), reference_join(ORDERS, PRODUCTS, "sku", "inner"))
+    assert (totals.unmatched, totals.dead_letters, totals.expired) == (alone.num_rows, null.num_rows, 0)
+    assert totals.parked > 0
+    with pytest.raises(PipelineError, match="has dead letters, which workers write"):
+        ran(spark, pipeline(folder, text + 'writer = "spark"\n'))
+    ended = ran(spark, pipeline(folder, text.replace('"1h"', '"1ms"')))
+    assert (ended.rows_in, ended.dead_letters) == (0, alone.num_rows - null.num_rows)
+    assert_same_rows(ds.dataset(folder / "letters", format="parquet").to_table(), alone)
 
 
 def test_dimensions_that_are_alike_are_joined_in_one_pass(spark: SparkSession, folder: Path) -> None:
@@ -510,8 +532,12 @@ def test_the_documented_pipeline_can_be_read(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("ORDERS_PASSWORD", SECRET)
     monkeypatch.delenv("BROKERS", raising=False)
     text = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
-    example, sink = re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)
+    example, master, sink = re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)
     given = pipeline(tmp_path, example)
+    monkeypatch.setenv("SHOP_PASSWORD", SECRET)
+    (kept,) = pipeline(tmp_path, f"{example}\n{master}").masters
+    assert kept.schedule == Schedule(300, 1800, "warn")
+    assert kept.source.name == "postgresql://db.example/shop?table=public.products"
     lake = pipeline(tmp_path, re.sub(r"\[sink\].*?(?=\[spark\])", sink, example, flags=re.DOTALL)).sink
     assert (lake.format, lake.path) == ("iceberg", "sales.orders")
     assert list(lake.options) == ["catalog.type", "catalog.uri", "catalog.warehouse"]
@@ -521,6 +547,6 @@ def test_the_documented_pipeline_can_be_read(tmp_path: Path, monkeypatch: pytest
     assert [one.name for one in given.enrichments] == ["products.pages", "shops.pages"]
     assert given.conf["spark.jars.packages"].endswith(f":{pyspark.__version__}")
     documented = set(re.findall(r"^\| `(\w+)` \|", text, flags=re.MULTILINE))
-    tables = ("source", "enrich", "sink", "spark")
-    keys = {*module._TOP, *module._SOURCE, *module._ENRICH, *module._SINK, *module._SPARK}
-    assert documented == keys.difference(tables)
+    tables = ("source", "master", "enrich", "sink", "spark")
+    keys = {*module._TOP, *module._SOURCE, *module._MASTER, *module._ENRICH, *module._SINK, *module._SPARK}
+    assert documented == keys.difference(tables) | {"master"}

@@ -44,7 +44,7 @@ from semistream.loops.lookup import LookupLoop, chunk_tuples
 from semistream.loops.pages import PageGroups, mapped_group
 from semistream.loops.prices import LOOKUP, OUTPUT, STREAM
 from semistream.master.base import ALIGNMENT, PageBlock
-from semistream.master.pages import PageStoreReader
+from semistream.master.page_reader import PageStoreReader
 from semistream.parts.units import Asked, UnitList, UnitPairs
 from semistream.predict.counts import Counts, Workload
 
@@ -152,4 +152,5 @@ ALGORITHM = Algorithm(
     aliases=("indexnestedloopjoin",),
     paper="dbms2000, opcachejoin2020",
     needs_index=True,
+    follows=True,
 )

@@ -298,4 +298,5 @@ ALGORITHM = Algorithm(
     knobs=(BUFFER_KNOB, Knob("gap_bytes", lambda r, m: r.page_bytes, lambda r, m: 4 << 20)),
     needs_index=True,
     shares_cache=True,
+    follows=True,
 )

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from semistream.cli.algorithms import algorithms
-from semistream.cli.build import build
+from semistream.cli.build import build, refresh
 from semistream.cli.cache import cache
 from semistream.cli.calibrate import calibrate
 from semistream.cli.carry import app as carry
@@ -57,6 +57,7 @@ for _command in (algorithms, join, run, explain, calibrate, tune, reproduce):
     app.command()(_command)
 app.add_typer(carry, name="carry")
 store.command()(build)
+store.command()(refresh)
 app.add_typer(lake, name="lake")
 app.add_typer(store, name="master")
 app.add_typer(cache, name="cache")

@@ -37,6 +37,18 @@ How = Annotated[
         "anti: those without a match.",
     ),
 ]
+AsOfColumn = Annotated[
+    str | None,
+    typer.Option("--as-of", metavar="T", help="The stream's column with a tuple's time: only rows valid then match."),
+]
+ValidColumns = Annotated[
+    str | None,
+    typer.Option(
+        "--valid",
+        metavar="FROM,TO",
+        help="For --as-of: R's columns since when a row is valid, and from when on no longer (null: still valid).",
+    ),
+]
 Reads = Annotated[
     str,
     typer.Option(
@@ -64,6 +76,17 @@ def key_names(text: str) -> dict[str, str]:
     if len(keys) != len(pairs) or not all(keys) or not all(keys.values()):
         raise ConfigError(f"--on {text!r} must name each key column once: k, or k1,k2, or s=r")
     return keys
+
+
+def valid_names(as_of: str | None, text: str | None) -> list[str] | None:
+    """`from,to` as two names; there are some exactly if there is a time."""
+    if (as_of is None) != (text is None):
+        given, lacks = ("--valid", "--as-of") if as_of is None else ("--as-of", "--valid")
+        raise ConfigError(f"{given} needs {lacks}: --as-of event_time --valid valid_from,valid_to")
+    found = None if text is None else names(text, "--valid")
+    if found is not None and len(found) != 2:
+        raise ConfigError(f"--valid {text!r} must name two columns of the master data, for example valid_from,valid_to")
+    return found
 
 
 def require(path: Path, what: str) -> None:

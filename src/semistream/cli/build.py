@@ -1,4 +1,4 @@
-"""`semistream master build`: a page store of Parquet data, or a new version of one."""
+"""`semistream master build` and `refresh`: a page store of a source, its next version, or what has changed since."""
 
 from __future__ import annotations
 
@@ -17,18 +17,53 @@ from semistream.errors import ConfigError
 from semistream.spec import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
-    from semistream.master.parquet import ParquetFiles
+    import pyarrow as pa
 
-#: Rows are handed over in pieces of this part of the memory.
-_BATCH_PART = 8
-_MOST_BATCH_ROWS = 1 << 17
+    from semistream.sources.base import Source
+
+From = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        metavar="SOURCE",
+        help="Master data: a Parquet file or folder, delta:PATH, iceberg:…, sqlite:…, duckdb:…, postgresql://…, "
+        "mysql://… (docs/sources.md).",
+    ),
+]
+Select = Annotated[str | None, typer.Option("--select", metavar="A,B", help="Columns to store beside the key.")]
+Where = Annotated[
+    list[str] | None,
+    typer.Option("--where", metavar="'COLUMN OP VALUE'", help="Rows to store; may be repeated, all must hold."),
+]
+Watermark = Annotated[
+    str | None,
+    typer.Option("--watermark", metavar="COLUMN", help="Of a database: grows with every change of a row."),
+]
+Deletes = Annotated[
+    str | None,
+    typer.Option(
+        "--deletes",
+        metavar="HOW",
+        help="What a watermark cannot see: none (there are none), or reconcile (compare all keys).",
+    ),
+]
+Lag = Annotated[
+    str | None,
+    typer.Option("--lag", metavar="TIME", help="Read so far back before the last watermark, for late commits."),
+]
+Keep = Annotated[int, typer.Option("--keep", metavar="N", help="Older versions to keep; those in use stay anyway.")]
+Memory = Annotated[str, typer.Option("--memory", help="Bytes to sort in; more goes to the disk of the store.")]
 
 
 def build(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The folder of the page store, new or old.")],
-    source: Annotated[Path, typer.Option("--from", metavar="FILES", help="Master data: a Parquet file or folder.")],
+    source: From,
     on: Annotated[str, typer.Option(metavar="K[,K2]", help="Key columns of the master data.")],
-    select: Annotated[str | None, typer.Option(metavar="A,B", help="Columns to store beside the key.")] = None,
+    select: Select = None,
+    where: Where = None,
+    watermark: Watermark = None,
+    deletes: Deletes = None,
+    lag: Lag = None,
     frequency: Annotated[
         str | None,
         typer.Option(metavar="COLUMN", help="Most wanted keys first, by this numeric column of the master data."),
@@ -38,8 +73,8 @@ def build(
         typer.Option(metavar="STREAM", help="The same, by how often keys occur at the beginning of this stream."),
     ] = None,
     page_rows: Annotated[int, typer.Option(help="Rows per page.")] = 256,
-    keep: Annotated[int, typer.Option(metavar="N", help="Older versions to keep; those in use stay anyway.")] = 1,
-    memory: Annotated[str, typer.Option(help="Bytes to sort in; more goes to the disk of the store.")] = "256MB",
+    keep: Keep = 1,
+    memory: Memory = "256MB",
     as_json: AsJson = False,
 ) -> None:
     """Lay master data out as a page store with an index; if PATH is a store already, as its next version.
@@ -52,38 +87,20 @@ def build(
         limit = parse_bytes(memory)
         if frequency is not None and frequency_of is not None:
             raise ConfigError("--frequency and --frequency-of both say which keys come first; give one of them")
-        require(source, "master data")
         with compile_notice():
-            import pyarrow as pa
-
-            from semistream.cli.streams import PARQUET, format_of
-            from semistream.master.build import build_pages
-            from semistream.master.format import is_store
-            from semistream.master.parquet import ParquetFiles
-        if is_store(source):
-            raise ConfigError(f"--from {source} is a page store; name the Parquet data that it was built from")
-        if format_of(source) != PARQUET:
-            raise ConfigError(f"--from {source} is {format_of(source)}; a page store is built from Parquet")
-        files = ParquetFiles(source)
-        columns = _columns(files, keys, wanted, frequency)
-        _check_version(path, files, keys, columns)
-        counts: Any = frequency if frequency_of is None else _counted(frequency_of, keys, source, limit)
-        rows = files.rows_within(limit // _BATCH_PART, _MOST_BATCH_ROWS)
-        schema = pa.schema([files.schema.field(name) for name in columns])
-        reader = pa.RecordBatchReader.from_batches(schema, files.batches(columns, 0, rows, threads=True))
+            from semistream.sources.stores import build_scan, staying
+        if wanted is not None and frequency is not None:
+            wanted.append(frequency)
+        place = _opened(source, keys, wanted, where, watermark, deletes, lag)
         started = time.perf_counter()
-        with _watched(files.n_rows) as progress:
-            master = build_pages(
-                reader,
-                path,
-                on=keys,
-                page_rows=page_rows,
-                frequency=counts,
-                overwrite=True,
-                keep_versions=keep,
-                memory_limit=limit,
-                progress=progress,
-            )
+        with staying(path, place), place.look() as scan:
+            if frequency is not None:
+                _require(scan.schema, [frequency])
+            _check_version(path, scan.schema, keys)
+            counts: Any = frequency if frequency_of is None else _counted(frequency_of, keys, scan.schema, limit)
+            with _watched(scan.n_rows) as progress:
+                layout = {"page_rows": page_rows, "frequency": counts}
+                master = build_scan(path, place, scan, layout, keep, limit, progress)
         with contextlib.closing(master):
             size = sum(file.stat().st_size for file in master.folder.iterdir())
             seconds = time.perf_counter() - started
@@ -108,19 +125,86 @@ def build(
     )
 
 
-def _columns(files: ParquetFiles, keys: list[str], wanted: list[str] | None, frequency: str | None) -> list[str]:
-    """What is stored, in the order of the files: the key and the weight always."""
+def refresh(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="The folder of the page store.")],
+    source: From,
+    on: Annotated[
+        str | None, typer.Option(metavar="K[,K2]", help="Key columns; a store that exists knows its own.")
+    ] = None,
+    select: Select = None,
+    where: Where = None,
+    watermark: Watermark = None,
+    deletes: Deletes = None,
+    lag: Lag = None,
+    keep: Keep = 1,
+    memory: Memory = "256MB",
+    as_json: AsJson = False,
+) -> None:
+    """Bring a page store up to date with the source that it was built from; build it if there is none.
+
+    What changed is kept as a run beside the rest. Where the source cannot tell, all rows are read again, and a line on
+    standard error says why. If anything fails, the version in force stays.
+    """
+    with reported():
+        wanted = None if select is None else names(select, "--select")
+        limit = parse_bytes(memory)
+        with compile_notice():
+            from semistream.sources.stores import refresh_from
+        keys = _key_of(path) if on is None else names(on, "--on")
+        place = _opened(source, keys, wanted, where, watermark, deletes, lag)
+        started = time.perf_counter()
+        done = refresh_from(path, place, keep_versions=keep, memory_limit=limit)
+        seconds = time.perf_counter() - started
+    if done.reason:
+        note(f"{path}: {done.how}: {done.reason}")
+    if as_json:
+        about = {"path": str(path), "how": done.how, "version": done.version, "rows": done.rows, "reason": done.reason}
+        typer.echo(json.dumps({**about, "seconds": round(seconds, 3)}))
+        return
+    typer.echo(f"{path}: {done.how}, version {done.version} with {done.rows:,} rows, in {seconds:.1f} s")
+
+
+def _opened(
+    source: str,
+    keys: list[str],
+    columns: list[str] | None,
+    where: list[str] | None,
+    watermark: str | None,
+    deletes: str | None,
+    lag: str | None,
+) -> Source:
+    from semistream.cli.streams import PARQUET, format_of
+    from semistream.master.format import is_store
+    from semistream.sources.open import open_source
+
+    place = open_source(
+        source, on=keys, columns=columns, where=where or (), watermark=watermark, deletes=deletes, lag=lag
+    )
+    if place.address.kind == "parquet":
+        files = Path(place.address.path)
+        if not is_store(files) and format_of(files) != PARQUET:
+            raise ConfigError(f"--from {source} is {format_of(files)}; a page store is built from Parquet")
+    return place
+
+
+def _key_of(path: Path) -> list[str]:
+    from semistream.master.format import CURRENT
+    from semistream.master.pages import PageMaster
+
+    if not (path / CURRENT).exists():
+        raise ConfigError(f"{path} is no page store yet: give --on, the key to build it by")
+    with contextlib.closing(PageMaster(path)) as master:
+        return list(master.on)
+
+
+def _require(schema: pa.Schema, columns: list[str]) -> None:
     from semistream.master.base import require_columns
 
-    need = [*keys, *(wanted or ()), *(() if frequency is None else (frequency,))]
-    require_columns(files.schema, need, "master data")
-    return [name for name in files.schema.names if wanted is None or name in need]
+    require_columns(schema, columns, "master data")
 
 
-def _check_version(path: Path, files: ParquetFiles, keys: list[str], columns: list[str]) -> None:
+def _check_version(path: Path, schema: pa.Schema, keys: list[str]) -> None:
     """Refuse another key than the store has; say beforehand what those who use the store will stumble over."""
-    import pyarrow as pa
-
     from semistream.master.compatibility import in_use, misfits
     from semistream.master.format import CURRENT
     from semistream.master.pages import PageMaster
@@ -133,12 +217,12 @@ def _check_version(path: Path, files: ParquetFiles, keys: list[str], columns: li
                 f"{path} is a page store with the key {','.join(force.on)}, not {','.join(keys)}: its readers would "
                 "find nothing; build at another path"
             )
-        found = misfits(force.schema, pa.schema([files.schema.field(name) for name in columns]))
+        found = misfits(force.schema, schema)
     if found and in_use(path):
         note(f"warning: {path} is in use, and readers that need these columns will stop: {'; '.join(found)}")
 
 
-def _counted(stream: Path, keys: list[str], master: Path, limit: int) -> Any:
+def _counted(stream: Path, keys: list[str], master: pa.Schema, limit: int) -> Any:
     """How often keys occur in the first rows of a stream, which has them under the same names."""
     from semistream.cli.master import sampled
     from semistream.cli.streams import open_stream
@@ -155,7 +239,7 @@ def _counted(stream: Path, keys: list[str], master: Path, limit: int) -> Any:
 
 
 @contextlib.contextmanager
-def _watched(n_rows: int) -> Iterator[Callable[[int], None]]:
+def _watched(n_rows: int | None) -> Iterator[Callable[[int], None]]:
     """What to call with the number of rows read; a bar on standard error when someone watches."""
     if not notes.is_terminal:
         yield lambda rows: None
@@ -164,6 +248,6 @@ def _watched(n_rows: int) -> Iterator[Callable[[int], None]]:
         task = progress.add_task("rows read", total=n_rows)
 
         def show(rows: int) -> None:
-            progress.update(task, completed=rows, description="rows read" if rows < n_rows else "sorting and writing")
+            progress.update(task, completed=rows, description="sorting and writing" if rows == n_rows else "rows read")
 
         yield show

@@ -15,6 +15,7 @@ import typer
 from semistream.cli.arguments import (
     DEFAULT_BATCH_ROWS,
     AsJson,
+    AsOfColumn,
     How,
     Memory,
     Profile,
@@ -22,9 +23,11 @@ from semistream.cli.arguments import (
     StreamFormat,
     StreamPath,
     StreamTypes,
+    ValidColumns,
     key_names,
     names,
     require,
+    valid_names,
 )
 from semistream.cli.calibrate import profile_named
 from semistream.cli.notices import compile_notice, note, reported
@@ -48,6 +51,8 @@ def explain(
     on: Annotated[str, typer.Option(metavar="K[,K2]", help="Key columns; S=R where the names differ.")],
     how: How = DEFAULT_HOW,
     select: Annotated[str | None, typer.Option(metavar="A,B", help="Master columns wanted (default: all).")] = None,
+    as_of: AsOfColumn = None,
+    valid: ValidColumns = None,
     algorithm: Annotated[str, typer.Option(help="`auto`, or a name that `semistream algorithms` lists.")] = "auto",
     memory: Memory = "64MB",
     batch_rows: Annotated[int, typer.Option(help="Stream tuples per batch.")] = DEFAULT_BATCH_ROWS,
@@ -73,6 +78,8 @@ def explain(
             on=key_names(on),
             how=how,
             select=None if select is None else names(select, "--select"),
+            as_of=as_of,
+            valid=valid_names(as_of, valid),
             memory=memory,
             algorithm=algorithm,
             max_delay=max_delay,
@@ -130,7 +137,7 @@ def explain(
             if chosen is None:
                 raise ConfigError(f"{wanted} cannot do this join: {plan.refused[str(wanted)]}")
             measured = _measured(opened, request, source, batch_rows, plan, chosen) if run else None
-    typer.echo(to_text(Explanation(plan, chosen, reading, measured), as_json))
+    typer.echo(to_text(Explanation(plan, chosen, reading, measured, history=spec.history), as_json))
 
 
 def _measured(

@@ -14,14 +14,17 @@ import typer
 
 from semistream.cli.arguments import (
     DEFAULT_BATCH_ROWS,
+    AsOfColumn,
     How,
     Reads,
     StreamFormat,
     StreamPath,
     StreamTypes,
+    ValidColumns,
     key_names,
     names,
     require,
+    valid_names,
 )
 from semistream.cli.notices import compile_notice, note, notes, progress_bar, reported, spark_wanted, summary
 from semistream.cli.output import ParquetOutput
@@ -66,6 +69,8 @@ def join(
     ],
     how: How = DEFAULT_HOW,
     select: Annotated[str | None, typer.Option(metavar="A,B", help="Master columns wanted (default: all).")] = None,
+    as_of: AsOfColumn = None,
+    valid: ValidColumns = None,
     algorithm: Annotated[str, typer.Option(help="A name that `semistream algorithms` lists, or auto.")] = "sweepjoin",
     memory: Annotated[str, typer.Option(help="The budget of bytes; on Spark that of each executor.")] = "64MB",
     stream_format: StreamFormat = None,
@@ -91,6 +96,8 @@ def join(
             on=key_names(on),
             how=how,
             select=None if select is None else names(select, "--select"),
+            as_of=as_of,
+            valid=valid_names(as_of, valid),
             memory=memory,
             algorithm=algorithm,
             reads=reads,

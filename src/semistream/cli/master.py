@@ -21,6 +21,7 @@ from semistream.algorithms.registry import ALGORITHMS
 from semistream.cli.store_cache import Origin, note_use
 from semistream.cli.streams import Stream, expected_rows
 from semistream.columns.keys import check_key_types
+from semistream.columns.validity import check_times
 from semistream.errors import StoreError
 from semistream.master.base import require_columns
 from semistream.master.format import CURRENT, is_store
@@ -48,6 +49,11 @@ def prepare_master(request: JoinRequest, master: Path, stream: Path, stream_file
         [stream_files.schema.field(name) for name in keys],
         [files.schema.field(name) for name in keys.values()],
     )
+    spec = request.spec
+    if spec.as_of is not None and spec.valid is not None:
+        require_columns(stream_files.schema, [spec.as_of], "the stream")
+        require_columns(files.schema, spec.valid, "master data")
+        check_times(stream_files.schema.field(spec.as_of), [files.schema.field(name) for name in spec.valid])
     by_frequency = not request.is_auto and ALGORITHMS[algorithm].wants_frequency_order
     origin = Origin(str(master.absolute()), list(keys.values()))
     if by_frequency:

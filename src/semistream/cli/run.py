@@ -35,9 +35,10 @@ def run(
     with reported():
         with compile_notice(), spark_wanted("`semistream run`"):
             from semistream.spark.pipeline import as_written, read_pipeline
-            from semistream.spark.query import build, follow, spark_for, start, writing
+            from semistream.spark.query import build, follow, kept_masters, spark_for, start, writing
         pipeline = read_pipeline(path)
-        with spark_for(pipeline, note) as spark:
+        # Stores first: what is wrong with a source is told before Spark is started.
+        with kept_masters(pipeline, note, dry_run) as check, spark_for(pipeline, note) as spark:
             frame = build(spark, pipeline)
             how = pipeline.secrets.redact(writing(pipeline, frame).how)
             if dry_run:
@@ -46,7 +47,7 @@ def run(
                 return
             note(f"{pipeline.secrets.redact(pipeline.name)}: {how}")
             with _stop_signals() as stop, _watched(pipeline) as seen:
-                totals = follow(start(pipeline, frame), pipeline, stop, seen)
+                totals = follow(start(pipeline, frame), pipeline, stop, seen, check)
     result: dict[str, object] = {
         "name": pipeline.secrets.redact(pipeline.name),
         "status": "stopped" if stop.is_set() else "finished",
@@ -56,6 +57,7 @@ def run(
         "service_rate_per_s": round(totals.rows_in / totals.seconds, 1),
         "hit_rate": round(totals.hit_rate, 6),
         "unmatched": totals.unmatched,
+        **_of_unmatched(pipeline, totals),
         "pages_read": totals.pages_read,
         "bytes_read": totals.bytes_read,
         "cache_bytes": totals.cache_bytes,
@@ -66,6 +68,16 @@ def run(
         typer.echo(json.dumps(result))
     else:
         summary(result)
+
+
+def _of_unmatched(pipeline: Pipeline, totals: Totals) -> dict[str, int]:
+    """What became of tuples without a match, where that is more than `how` says."""
+    names: list[str] = []
+    if any(given.missing.waits for given in pipeline.enrichments):
+        names += ["parked", "expired", "left_early"]
+    if any(given.missing.letters is not None for given in pipeline.enrichments):
+        names.append("dead_letters")
+    return {name: getattr(totals, name) for name in names}
 
 
 def _show_plan(plan: dict[str, Any], as_json: bool) -> None:

@@ -42,7 +42,7 @@ class Stream(Protocol):
 def open_stream(
     path: Path,
     keys: Mapping[str, str],
-    master: Path,
+    master: Path | pa.Schema,
     *,
     memory_bytes: int,
     format_name: str | None = None,
@@ -122,7 +122,7 @@ def _format_of_name(path: Path) -> str | None:
     return _ENDINGS.get(name.suffix.lower().removeprefix("."))
 
 
-def _key_types(keys: Mapping[str, str], master: Path) -> dict[str, pa.DataType]:
+def _key_types(keys: Mapping[str, str], master: Path | pa.Schema) -> dict[str, pa.DataType]:
     """Types of R's key columns under the stream's names."""
     from semistream.columns.keys import plain_key_type
     from semistream.master.base import require_columns
@@ -130,7 +130,9 @@ def _key_types(keys: Mapping[str, str], master: Path) -> dict[str, pa.DataType]:
     from semistream.master.pages import PageMaster
     from semistream.master.parquet import ParquetFiles
 
-    if is_store(master):
+    if isinstance(master, pa.Schema):
+        schema = master
+    elif is_store(master):
         with_pages = PageMaster(master)
         schema = with_pages.schema
         with_pages.close()

@@ -53,7 +53,7 @@ class Situation:
         cut = page_rows_for(master, budget)
         return Situation(
             r=master_facts(master, spec, cut, direct),
-            s=StreamFacts.of(stream_schema, spec, master.coder.exact),
+            s=StreamFacts.of(stream_schema, spec, master.coder.is_key),
             budget=budget,
             workload=Workload(keys, batch, drained, spec.how),
             finest=None if cut is None else master_facts(master, spec, LEAST_PAGE_ROWS, direct),

@@ -93,6 +93,8 @@ class Algorithm:
     wants_frequency_order: bool = False
     #: keeps its hot keys in `loop.cache`, so that several joins may put theirs together in a shared one
     shares_cache: bool = False
+    #: knows rows of R by their codes alone, so that it can go on with a version that has more changes
+    follows: bool = False
     #: null keys stay among the others, for the order of the stream matters
     keeps_null_keys: bool = False
 

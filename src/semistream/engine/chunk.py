@@ -27,6 +27,7 @@ class JoinStats:
     #: of the cache hits, those in a cache shared with other joins
     shared_hits: int = 0
     unmatched: int = 0
+    #: of the unmatched, those without a key, or without a time where that is asked for
     null_keys: int = 0
     appended: int = 0
     expired: int = 0

@@ -219,11 +219,11 @@ class StreamFacts:
         return float(_WAITING_VAR_BYTES * self.var_columns)
 
     @staticmethod
-    def of(schema: pa.Schema, spec: JoinSpec, exact: bool) -> StreamFacts:
-        """The facts of a stream with this schema; `exact`: equal key codes are equal keys."""
+    def of(schema: pa.Schema, spec: JoinSpec, code_is_key: bool) -> StreamFacts:
+        """The facts of a stream with this schema; `code_is_key`: a key's code can stand for it where a tuple waits."""
         physical, nullable = PhysicalSchema(schema), [column.nullable for column in schema]
         key_at = schema.get_field_index(spec.stream_on[0])
-        alias = exact and not pa.types.is_floating(physical.columns[key_at].physical)
+        alias = code_is_key and not pa.types.is_floating(physical.columns[key_at].physical)
         flag = spec.how != "inner"
         # A slot has at least eight bytes, so a header of that size shows what the payload takes.
         without = RowLayout(physical, 8, nullable, [key_at] if alias else [], flag=flag).slot_bytes - 8

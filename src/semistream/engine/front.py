@@ -36,10 +36,11 @@ class CacheFront:
             self.missed = chunk.n_rows
             return
         output, tuples = self._output, self._output.of_chunk(chunk)
-        probe = cache.probing(chunk.codes, chunk.n_rows, scratch, output.first_only)
+        as_of = output.as_of(tuples, scratch.every, chunk.n_rows)
+        probe = cache.probing(chunk.codes, chunk.n_rows, scratch, output.first_only, as_of)
         while probe.unfinished:
             count = probe.step()
-            yield from output.pairs(tuples, cache, scratch.left, scratch.right, count)
+            yield from output.matches(tuples, cache, scratch.left, scratch.right, count)
         self.missed = probe.missed
         hits = chunk.n_rows - probe.missed
         stats.cache_hits += hits

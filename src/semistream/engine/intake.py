@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from semistream.columns.keys import KeyCoder
 from semistream.columns.physical import PhysicalSchema
 from semistream.columns.plain import cut_rows, with_plain_dictionary
 from semistream.columns.rows import BatchColumns, RowLayout
@@ -63,27 +62,40 @@ class Encoded:
 class Intake:
     """Reads the stream; its schema is fixed."""
 
-    def __init__(self, schema: pa.Schema, spec: JoinSpec, master: Master, chunk_rows: int, piece_bytes: int) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        spec: JoinSpec,
+        master: Master,
+        chunk_rows: int,
+        piece_bytes: int,
+        *,
+        follows: bool = False,
+    ) -> None:
         self.schema, self.physical = schema, PhysicalSchema(schema)
         #: what every batch must look like
         self.shape = StreamShape(schema)
         self.key_at = [schema.get_field_index(name) for name in spec.stream_on]
+        self._time_at = None if spec.as_of is None else schema.get_field_index(spec.as_of)
         self.chunk_rows, self.piece_bytes = chunk_rows, piece_bytes
         #: bytes that a tuple became lately, where all rows of a part are built at once; parts are shorter then
         self.joined_bytes = 0.0
         self._how = spec.how
-        self._exact = master.coder.exact
-        self._coder = KeyCoder.for_stream(
-            [schema.field(name).type for name in spec.stream_on],
-            [master.schema.field(name).type for name in spec.master_on],
-            mask=master.coder.mask,
-        )
+        self._key_types = [schema.field(name).type for name in spec.stream_on]
+        self._coder = master.coder.for_stream(self._key_types)
+        #: codes from here on are for changes of R to come
+        self._reserved = master.reserved_from if follows and self._coder.recoding is None else None
+
+    def follow(self, master: Master) -> None:
+        """Code the keys as another version of R wants them; only if no tuple waits under the codes of this one."""
+        self._coder = master.coder.for_stream(self._key_types)
+        self._reserved = None if self._coder.recoding is not None else self._reserved
 
     def layout(self, header: int, *, counter: bool = False, with_key: bool = False) -> RowLayout:
-        """Packed form of a waiting tuple; an exact key is not stored twice unless `with_key` asks for that."""
+        """Packed form of a waiting tuple; a key that is its own code is stored once, unless `with_key` is asked for."""
         aliases: list[int] = []
         kind = self.physical.columns[self.key_at[0]]
-        if self._exact and not with_key and not pa.types.is_floating(kind.physical):
+        if self._coder.is_key and self._reserved is None and not with_key and not pa.types.is_floating(kind.physical):
             aliases = [self.key_at[0]]
         nullable = [column.nullable for column in self.schema]
         flag = with_key or self._how != "inner"
@@ -105,7 +117,15 @@ class Intake:
     def encoded(self, part: pa.RecordBatch) -> Encoded:
         """A part of the stream in the form that kernels take."""
         codes, valid = self._coder.codes([part.column(i) for i in self.key_at])
-        return Encoded(codes, self.physical.encode(part.columns), valid)
+        if self._reserved is not None:
+            # No row has such a code; what is found to be absent must not stay so when a change gives it to one.
+            np.minimum(codes, self._reserved, out=codes)
+        arrays = self.physical.encode(part.columns)
+        if self._time_at is not None and arrays[self._time_at].null_count:
+            # Without a time a tuple matches nothing, as without a key.
+            timed = arrays[self._time_at].is_valid().to_numpy(zero_copy_only=False)
+            valid = timed if valid is None else valid & timed
+        return Encoded(codes, arrays, valid)
 
     def chunk(self, tuples: Encoded) -> Chunk:
         """A chunk of tuples, none of them matched."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -19,6 +20,7 @@ import pyarrow as pa
 from semistream.columns.border import check_batch
 from semistream.columns.keys import check_key_types
 from semistream.columns.rows import RowLayout
+from semistream.columns.validity import Validity, check_times
 from semistream.engine.algorithm import Algorithm
 from semistream.engine.chunk import Chunk, JoinStats, Scratch
 from semistream.engine.facts import MasterFacts, StreamFacts
@@ -26,13 +28,15 @@ from semistream.engine.front import CacheFront
 from semistream.engine.intake import Encoded, Intake
 from semistream.engine.lifecycle import JoinLife
 from semistream.engine.loop import Loop
-from semistream.engine.output import Output, Sides
+from semistream.engine.output import Output, Sides, is_apart
 from semistream.engine.plan import Plan
 from semistream.engine.snapshot import Snapshot
 from semistream.engine.stream_shape import StreamShape
 from semistream.engine.workplace import Workplace
 from semistream.errors import BudgetError, IndexRequiredError, SchemaError, SemiStreamError
 from semistream.master.base import Master, PageReader, require_columns
+from semistream.master.page_reader import PageStoreReader
+from semistream.master.pages import PageMaster
 from semistream.parts.arena import beyond_machine, within_machine
 from semistream.parts.budget import Budget, MemoryReport
 from semistream.parts.cache import Cache
@@ -59,13 +63,17 @@ class SemiStreamJoin(JoinLife):
         options: Mapping[str, Any] | None = None,
         *,
         direct: bool = False,
+        follows: bool = False,
     ) -> None:
+        """`follows`: the join may be told to go on with later versions of R (`follow`), if it can."""
         self.name = algorithm.name
         super().__init__()
         self.algorithm, self.master, self.spec = algorithm, master, spec
         self.options = algorithm.checked(options or {})
         #: whether R is read past the page cache
         self.direct = direct
+        #: whether what it knows of R stays true when R has more changes
+        self.follows = follows and algorithm.follows and master.reserved_from is not None
         if algorithm.needs_index and not master.has_index:
             raise index_required(algorithm.name)
         self.budget = Budget(within_machine(budget_bytes))
@@ -77,7 +85,8 @@ class SemiStreamJoin(JoinLife):
         try:
             nullable = [master.may_be_null(name) for name in columns]
             #: packed form of a master row in a cache
-            self.row_layout = RowLayout(self.reader.physical, Cache.HEADER, nullable)
+            leading = [columns.index(name) for name in spec.valid or ()]
+            self.row_layout = RowLayout(self.reader.physical, Cache.HEADER, nullable, leading=leading)
             # What is too small for the narrowest stream is too small for all.
             self.plan = self._planned(StreamFacts.unknown())
         except BaseException:
@@ -139,7 +148,7 @@ class SemiStreamJoin(JoinLife):
             if self._loop is not None:
                 raise SemiStreamError(f"this {self.name} join knows its stream's schema; open a new one for another")
             output_schema = self.check(schema)
-            stream = StreamFacts.of(schema, self.spec, self.master.coder.exact)
+            stream = StreamFacts.of(schema, self.spec, self.master.coder.is_key)
             try:
                 with self._allocating():
                     self.plan = self._planned(stream)
@@ -155,7 +164,7 @@ class SemiStreamJoin(JoinLife):
         self.budget.hold("index", division.index)
         self.budget.hold("scratch", division.scratch)
         self.budget.hold("disk buffer", division.buffer)
-        intake = Intake(schema, spec, master, division.chunk_rows, self.budget.piece_bytes)
+        intake = Intake(schema, spec, master, division.chunk_rows, self.budget.piece_bytes, follows=self.follows)
         sides = Sides(
             stream=intake.physical,
             master=self.reader.physical,
@@ -164,6 +173,9 @@ class SemiStreamJoin(JoinLife):
             stream_keys=intake.key_at,
             master_keys=[] if master.coder.exact else [self._columns.index(name) for name in spec.master_on],
             schema=output_schema,
+            validity=None
+            if spec.as_of is None or spec.valid is None
+            else Validity.between(schema, spec.as_of, master.schema, spec.valid, self._columns),
         )
         self._work = Workplace(
             name=self.name,
@@ -207,6 +219,41 @@ class SemiStreamJoin(JoinLife):
             self.shared = generation
             if generation is not None:
                 self.loop.hand_over(generation.cache)
+
+    def follow(self, master: Master, budget_bytes: int) -> bool:
+        """Go on with a version of R that has more changes, and with all that was learnt of the one before.
+
+        False if that cannot be: nothing has changed then, and a new join must be opened. `budget_bytes` may be more
+        than the join was opened with, for the index of R grows with its changes. Master data that the join owns is
+        closed, and the other taken over.
+        """
+        with self._turn:
+            self._require_idle()
+            if not self.follows or self._loop is None or self.waiting or not self._loop.may_follow:
+                return False
+            before, reader = self.master, self.reader
+            if not isinstance(before, PageMaster) or not isinstance(master, PageMaster):
+                return False
+            if not before.may_be_followed_by(master) or not isinstance(reader, PageStoreReader):
+                return False
+            # A row of the cache has room for the nulls that its columns had.
+            if any(master.may_be_null(name) and not before.may_be_null(name) for name in self._columns):
+                return False
+            growth = reader.growth_bytes(master)
+            # The tables have all of the budget that they were promised, whether they use it or not.
+            total, room = self.budget.total + growth, self._work.disk.buffer.nbytes
+            if total > budget_bytes or not reader.reads_with(master, room):
+                return False
+            reader.extend(master)
+            self._work.disk.follow()
+            self.budget.total = total
+            self.budget.hold("index", self.memory.now["index"] + growth)
+            self._work.intake.follow(master)
+            self._work.master = self.master = master
+            self.plan = replace(self.plan, r=MasterFacts.of(master, reader, self.row_layout, self.direct))
+            if self.owns_master:
+                before.close()
+            return True
 
     @property
     def stream_schema(self) -> pa.Schema | None:
@@ -259,7 +306,8 @@ class SemiStreamJoin(JoinLife):
 
     def _made(self, batch: pa.RecordBatch | None, seconds: float) -> None:
         self.seconds += seconds
-        if batch is not None:
+        # Tuples that come apart are no rows of the result.
+        if batch is not None and not (self.spec.apart and is_apart(batch)):
             self.stats.rows_out += batch.num_rows
             self.stats.batches_out += 1
 
@@ -397,6 +445,8 @@ def selected_columns(master: Master, spec: JoinSpec) -> list[str]:
         raise SchemaError(f"the join is on {list(spec.master_on)}, but the master data was opened on {list(master.on)}")
     if spec.select is not None:
         require_columns(master.schema, spec.select, "master data")
+    if spec.valid is not None:
+        require_columns(master.schema, spec.valid, "master data")
     if not spec.carries_master:
         return []
     if spec.select is None:
@@ -405,10 +455,11 @@ def selected_columns(master: Master, spec: JoinSpec) -> list[str]:
 
 
 def read_columns(master: Master, spec: JoinSpec) -> list[str]:
-    """Master columns that a join reads: those of the result first, then keys that hashed codes must be confirmed on."""
+    """Master columns that a join reads: those of the result first, then those that matches are confirmed on."""
     columns = selected_columns(master, spec)
     if not master.coder.exact:
         columns += [name for name in spec.master_on if name not in columns]
+    columns += [name for name in spec.valid or () if name not in columns]
     return columns
 
 
@@ -417,6 +468,9 @@ def result_schema(master: Master, spec: JoinSpec, schema: pa.Schema) -> pa.Schem
     require_columns(schema, spec.stream_on, "the stream")
     stream_fields = [schema.field(name) for name in spec.stream_on]
     check_key_types(stream_fields, [master.schema.field(name) for name in spec.master_on])
+    if spec.as_of is not None and spec.valid is not None:
+        require_columns(schema, [spec.as_of], "the stream")
+        check_times(schema.field(spec.as_of), [master.schema.field(name) for name in spec.valid])
     fields = list(schema)
     taken = {spec.folded(name) for name in schema.names}
     for name in selected_columns(master, spec):

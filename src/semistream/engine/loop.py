@@ -55,6 +55,11 @@ class Loop(ABC):
         if self.cache is not None:
             self.cache.drop_known(shared)
 
+    @property
+    def may_follow(self) -> bool:
+        """Whether the loop can go on when R has more pages behind those that it had, and nobody waits."""
+        return False
+
     def advance(self) -> Iterator[pa.RecordBatch]:
         """One turn of the main loop for tuples that wait; at least the oldest comes nearer to its end."""
         return iter(())

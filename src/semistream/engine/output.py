@@ -11,7 +11,7 @@ are dictionaries get one of their own in every batch, and a batch is cut where i
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
@@ -22,8 +22,9 @@ import pyarrow as pa
 
 from semistream.columns.keys import equal_keys
 from semistream.columns.nested import TooManyValuesError
-from semistream.columns.physical import PhysicalSchema
-from semistream.columns.rows import INT32_MAX, Paged, take_paged
+from semistream.columns.physical import PhysicalColumn, PhysicalSchema
+from semistream.columns.rows import INT32_MAX, Paged, RowLayout, take_paged
+from semistream.columns.validity import AsOf, Validity
 from semistream.engine.chunk import Chunk, JoinStats
 from semistream.parts.budget import Budget
 from semistream.parts.matches import mark_tuples, side_by_side
@@ -34,6 +35,24 @@ Bools = npt.NDArray[np.bool_]
 _for_files: ContextVar[bool] = ContextVar("for files", default=False)
 #: physical columns within that many bytes, or how many of the rows would fit
 Taken = list[pa.Array] | int
+#: in the schema's metadata of batches that hold tuples without a match, where these come apart
+_APART = b"semistream.unmatched"
+
+
+def is_apart(batch: pa.RecordBatch) -> bool:
+    """Whether a batch holds tuples without a match, in the columns of the stream (`JoinSpec.apart`)."""
+    metadata = batch.schema.metadata
+    return metadata is not None and _APART in metadata
+
+
+def apart_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema of batches of such tuples, for a stream of this one."""
+    return schema.with_metadata({**(schema.metadata or {}), _APART: b""})
+
+
+def null_columns(columns: Sequence[PhysicalColumn], rows: int) -> list[pa.Array]:
+    """Columns of nulls, by way of the physical type: Arrow cannot make nulls of every type itself."""
+    return [column.to_logical(pa.nulls(rows, column.physical)) for column in columns]
 
 
 @contextlib.contextmanager
@@ -54,6 +73,10 @@ def for_files() -> Iterator[None]:
 class Rows(Protocol):
     """Something that can give the columns of rows named by numbers: a block of R, the cache."""
 
+    @property
+    def form(self) -> Paged | RowLayout:
+        """How the rows stand in memory: as paged columns, or packed."""
+
     def take(self, ids: Int64s, start: int, count: int, limit: int = INT32_MAX, /) -> Taken:
         """Physical columns of `ids[start : start + count]`, or how many of these rows fit the limit of bytes."""
 
@@ -69,10 +92,10 @@ class PagedRows:
     """Rows of paged columns: a block of R, a page cache, a chunk of the stream."""
 
     def __init__(self, physical: PhysicalSchema, source: Paged) -> None:
-        self._physical, self._source = physical, source
+        self._physical, self.form = physical, source
 
     def take(self, ids: Int64s, start: int, count: int, limit: int = INT32_MAX) -> Taken:
-        return take_paged(self._physical, self._source, ids, start, count, columns=self._physical.every, limit=limit)
+        return take_paged(self._physical, self.form, ids, start, count, columns=self._physical.every, limit=limit)
 
 
 class ChunkTuples(PagedRows):
@@ -103,6 +126,8 @@ class Sides:
     stream_keys: list[int]
     master_keys: list[int]
     schema: pa.Schema
+    #: of the rows of a key those that were valid at the tuple's time; None: all
+    validity: Validity | None = None
 
 
 class Output:
@@ -111,10 +136,14 @@ class Output:
     def __init__(self, spec: JoinSpec, sides: Sides, budget: Budget, stats: JoinStats) -> None:
         self.spec, self.sides, self.budget, self.stats = spec, sides, budget, stats
         self.schema = sides.schema
-        self.exact = sides.exact
+        #: every pair is a match; else pairs are confirmed here
+        self.exact = sides.exact and sides.validity is None
         #: of the matches of a tuple one is enough: nothing of the master row is output
-        self.first_only = sides.exact and not spec.carries_master
+        self.first_only = self.exact and not spec.carries_master
+        #: nothing of the master rows is needed for output, nor to confirm keys
+        self.leaves_rows = sides.exact and not spec.carries_master
         self._marks = spec.how != "inner"
+        self._apart = apart_schema(sides.stream.schema) if spec.apart else None
         #: bytes that one side of a piece of rows may take; a single row may take more
         self.piece_bytes = budget.piece_bytes
 
@@ -132,13 +161,17 @@ class Output:
 
     def pairs(self, tuples: Tuples, rows: Rows, left: Int64s, right: Int64s, count: int) -> Iterator[pa.RecordBatch]:
         """Rows of the pairs of tuple `left[i]` and master row `right[i]`: confirmed, marked, built as `how` asks."""
+        return self.matches(tuples, rows, left, right, self.valid_pairs(tuples, rows, left, right, count))
+
+    def matches(self, tuples: Tuples, rows: Rows, left: Int64s, right: Int64s, count: int) -> Iterator[pa.RecordBatch]:
+        """The same of pairs of which each has a row that was valid at the tuple's time."""
         if count == 0:
             return
-        exact = self.exact
+        exact = self.sides.exact
         if exact and self.spec.how == "anti":
             tuples.mark(left, count)
             return
-        carried = None if self.first_only else rows
+        carried = None if self.leaves_rows else rows
         if carried is not None and _for_files.get():
             left, right = side_by_side(left, right, count)
         for start, size, lefts, rights in self.pieces(tuples, carried, left, right, count):
@@ -146,6 +179,16 @@ class Output:
                 yield from self.built(lefts, rights)
             else:
                 yield from self._confirmed(tuples, left[start : start + size], lefts, rights)
+
+    def as_of(self, tuples: Rows, ids: Int64s, count: int) -> AsOf | None:
+        """The times of tuples `ids[:count]`, if these decide which rows of a key a tuple meets."""
+        validity = self.sides.validity
+        return None if validity is None else validity.asked(tuples.form, ids, count)
+
+    def valid_pairs(self, tuples: Rows, rows: Rows, left: Int64s, right: Int64s, count: int) -> int:
+        """Bring the pairs to the front whose row was valid at the tuple's time, if that is asked; returns how many."""
+        validity = self.sides.validity
+        return count if validity is None else validity.keep(tuples.form, rows.form, left, right, count)
 
     def pieces(
         self, tuples: Rows, rows: Rows | None, left: Int64s, right: Int64s, count: int
@@ -174,7 +217,7 @@ class Output:
     ) -> list[pa.RecordBatch]:
         """The pairs whose keys are really equal, each marked; a semi join takes the first of a tuple."""
         sides, how = self.sides, self.spec.how
-        if not self.exact:
+        if not sides.exact:
             same = equal_keys([lefts[i] for i in sides.stream_keys], [rights[i] for i in sides.master_keys])
             if not same.all():
                 keep = pa.array(same)
@@ -218,12 +261,13 @@ class Output:
             yield from self.with_nulls(arrays)
 
     def with_nulls(self, arrays: list[pa.Array]) -> Iterator[pa.RecordBatch]:
-        """Physical stream columns of tuples without a match, master columns null."""
+        """Physical stream columns of tuples without a match, master columns null; or the stream's columns alone."""
         masters = self.sides.master.columns[: self.sides.selected]
         for columns in self.sides.stream.decode_pieces(arrays):
-            # By way of the physical type: Arrow cannot make nulls of every type itself.
-            nulls = [column.to_logical(pa.nulls(len(columns[0]), column.physical)) for column in masters]
-            yield self._noted([*columns, *nulls])
+            if self._apart is not None:
+                yield pa.RecordBatch.from_arrays(columns, schema=self._apart)
+                continue
+            yield self._noted([*columns, *null_columns(masters, len(columns[0]))])
 
     def stream_columns(self, tuples: Rows, ids: Int64s) -> Iterator[tuple[int, list[pa.Array]]]:
         """Stream columns of waiting tuples, in pieces, each with the place of its first tuple."""

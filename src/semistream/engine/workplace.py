@@ -23,9 +23,9 @@ from semistream.spec import JoinSpec
 Int64s = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Workplace:
-    """Both sides opened, the common parts made, and the ledgers."""
+    """Both sides opened, the common parts made, and the ledgers. Only the master data is ever replaced (`follow`)."""
 
     name: str
     spec: JoinSpec

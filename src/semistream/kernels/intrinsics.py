@@ -62,6 +62,21 @@ store_i64 = _storer(64, types.int64)
 
 
 @intrinsic
+def prefetch(typingctx: Any, address: Any) -> Any:
+    """Has the processor fetch the cache line at an address; nobody waits for it, and any address will do."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        i32, pointer = ir.IntType(32), ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [pointer, i32, i32, i32])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        # To be read, into all levels, as data.
+        builder.call(function, [builder.inttoptr(args[0], pointer), i32(0), i32(3), i32(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@intrinsic
 def native_pread(typingctx: Any, fd: Any, address: Any, count: Any, offset: Any) -> Any:
     """libc pread(2): lets a kernel read many page runs without the GIL or a Python call for each."""
 

@@ -9,6 +9,9 @@ from semistream.kernels.compiled import njit
 from semistream.kernels.raw import load_i64
 from semistream.kernels.rows import PAGES
 
+#: rows of a code up to which its last one is looked for step by step
+_SHORT_RUN = 16
+
 
 @njit("int64(int64[::1], int64[::1], int64[::1])", cache=True, nogil=True)
 def distinct_runs(codes, out_codes, out_offsets):
@@ -129,7 +132,10 @@ def find_runs(codes, first, last, start, stop, block, rows, pages, ordered, fenc
                 high = low
                 if low < rows[ordinal] and load_i64(address + 8 * low) == codes[u]:
                     high = low + 1
-                    if high < rows[ordinal] and load_i64(address + 8 * high) == codes[u]:
+                    near = min(low + _SHORT_RUN, rows[ordinal])
+                    while high < near and load_i64(address + 8 * high) == codes[u]:
+                        high += 1
+                    if high == low + _SHORT_RUN:
                         high = _bound(address, rows[ordinal], codes[u], True)
             else:
                 low = 0

@@ -26,6 +26,7 @@ store_u8 = _intrinsic("store_u8")
 store_i16 = _intrinsic("store_i16")
 store_i32 = _intrinsic("store_i32")
 store_i64 = _intrinsic("store_i64")
+prefetch = _intrinsic("prefetch")
 native_pread = _intrinsic("native_pread")
 native_madvise = _intrinsic("native_madvise")
 

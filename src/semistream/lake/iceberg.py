@@ -52,7 +52,7 @@ class IcebergTable(LakeTable):
                 "'warehouse': 'file:///data/lake'}"
             )
         super().__init__(name, options)
-        self._catalog = _load_catalog(catalog)
+        self._catalog = load_catalog(catalog)
         self._wanted: pa.Schema | None = None
         #: where files go, as the table calls it, and as a folder of this machine
         self._place: tuple[str, Path] | None = None
@@ -254,7 +254,7 @@ def _is_conflict(error: Exception) -> bool:
     return isinstance(error, CommitFailedException) or type(error).__name__ == "OperationalError"
 
 
-def _load_catalog(catalog: str | Mapping[str, Any]) -> Catalog:
+def load_catalog(catalog: str | Mapping[str, Any]) -> Catalog:
     try:
         from pyiceberg.catalog import load_catalog
     except ImportError as error:

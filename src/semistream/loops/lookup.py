@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from semistream.columns.rows import RowLayout
 from semistream.engine.chunk import Chunk
 from semistream.engine.division import Division
 from semistream.engine.facts import MasterFacts
@@ -74,6 +75,11 @@ class LookupLoop(Loop):
         """Finish the tuples `ids` of a chunk, which the cache lacks."""
         yield from self.finder.join(chunk, ids)
         yield from self.work.finish(chunk, ids)
+
+    @property
+    def may_follow(self) -> bool:
+        """What a cache that has all of R lacks is not looked for, so it would not be found in new pages either."""
+        return not isinstance(self.finder, NothingLeft)
 
     def settle(self) -> None:
         if self.cache is not None:
@@ -137,7 +143,7 @@ class RunSearch:
     """Loads pages for runs, group after group, and finds their rows there."""
 
     def __init__(self, work: Workplace, pages: PageGroups) -> None:
-        self._fences, self._ordered = work.reader.fences, work.master.order == "key"
+        self._reader, self._ordered = work.reader, work.master.order == "key"
         self._pages = pages
         self._listed = np.empty(pages.capacity, dtype=np.int64)
 
@@ -149,7 +155,7 @@ class RunSearch:
         needed = (each for runs in parts for each in self._needed(runs, oversize))
         with closing(self._pages.ahead(needed)) as loaded:
             for each, block in loaded:
-                each.runs.find(each.at, each.stop, block, self._fences, self._ordered)
+                each.runs.find(each.at, each.stop, block, self._reader.fences, self._ordered)
                 yield Group(each.runs, each.at, each.stop, block, each.whole)
 
     def _needed(self, runs: Runs, oversize: set[int] | None) -> Iterator[tuple[Needed[Runs], Int64s]]:
@@ -236,9 +242,13 @@ class Sweep:
         output, scratch = self._work.output, self._work.scratch
         rows = output.of_block(group.block)
         pairs = RunPairs(group.runs.asking, group.runs, group.at, group.stop, output.first_only)
+        validity, form, joined = output.sides.validity, self._tuples.form, output.pairs
+        if validity is not None and not isinstance(form, RowLayout):
+            pairs.leave_out_invalid(validity, form, group.block)
+            joined = output.matches
         while pairs.unfinished:
             count = pairs.step(scratch.left, scratch.right)
-            yield from output.pairs(self._tuples, rows, scratch.left, scratch.right, count)
+            yield from joined(self._tuples, rows, scratch.left, scratch.right, count)
 
     def asked(self, group: Group[AskedRuns]) -> Int64s:
         """Tuples that asked for each code of a group."""

@@ -5,9 +5,9 @@ turn:  codes at the front that the cache lacks -> one ordered sweep -> cache -> 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -86,7 +86,9 @@ class FetchedKeys:
         if self._asked >= WINDOW_PER_KEY * cache.max_keys:
             self._asked = 0
             cache.age()
-        lacking = min(int(ANSWER_SHARE * cache.max_keys), self._plan.codes) - self.room
+        # Of keys with several rows it holds fewer than its directory.
+        holds = min(cache.keys + self.room, cache.max_keys)
+        lacking = min(int(ANSWER_SHARE * holds), self._plan.codes) - self.room
         if lacking > 0 and cache.keys:
             cache.evict_least(lacking)
         self._work.stats.evicted = cache.evictions
@@ -152,7 +154,7 @@ class OrderedLoop(Loop):
         self._missing = np.empty(plan.codes, dtype=np.int64)
         work.budget.hold("access plan", plan.access_bytes)
         self.keys = FetchedKeys(plan, work)
-        self._listing = Listing.of(work.spec, work.output.exact)
+        self._listing = Listing.of(work.spec, work.output.sides.exact)
         self._output = OrderedOutput(work.output, self._listing)
         self.settle()
 
@@ -175,7 +177,7 @@ class OrderedLoop(Loop):
         if not len(self.queue):
             asking = self._answerable(chunk)
             start = asking.count
-            yield from self._answered(Answers(self.cache, asking, self._listing), self.work.output.of_chunk(chunk))
+            yield from self._answered(asking, self.work.output.of_chunk(chunk))
         while start < chunk.n_rows:
             start += self._enqueue(chunk, start)
             if start < chunk.n_rows or len(self.queue) >= self._batch:
@@ -248,24 +250,26 @@ class OrderedLoop(Loop):
         while limit:
             slots = scratch.slots[:limit]
             slots = slots[: queue.front(slots, scratch.done)]
-            answers = Answers(self.cache, self._asking(slots, scratch.done), self._listing)
-            yield from self._answered(answers, queue)
-            queue.leave(slots, answers.done)
-            self.work.stats.expired += answers.done
-            limit -= answers.done
-            if answers.done < len(slots):
+            done = yield from self._answered(self._asking(slots, scratch.done), queue)
+            queue.leave(slots, done)
+            self.work.stats.expired += done
+            limit -= done
+            if done < len(slots):
                 break
 
     def _asking(self, slots: Int64s, codes: Int64s) -> Asking:
         return Asking(slots, codes, self.queue.null_keys(slots, self.work.scratch.found), len(slots))
 
-    def _answered(self, answers: Answers, tuples: FlaggedTuples) -> Iterator[pa.RecordBatch]:
-        """Output of the tuples in order, up to the first without an answer."""
-        scratch = self.work.scratch
+    def _answered(self, asking: Asking, tuples: FlaggedTuples) -> Generator[pa.RecordBatch, None, int]:
+        """Output of the tuples in order, up to the first without an answer; the result is how many have one."""
+        scratch, output = self.work.scratch, self.work.output
+        asking = replace(asking, as_of=output.as_of(tuples, asking.refs, asking.count))
+        answers = Answers(self.cache, asking, self._listing)
         while answers.unfinished:
             count = answers.step(scratch.left, scratch.right)
             yield from self._output.pairs(tuples, self.cache, scratch.left, scratch.right, count)
         self.work.stats.finished += answers.done
+        return answers.done
 
     def _answer_from_pages(self) -> Iterator[pa.RecordBatch]:
         """The front tuple's key has too many master tuples to be cached: page after page for it alone."""
@@ -276,13 +280,16 @@ class OrderedLoop(Loop):
         runs, found = [CodeRuns(codes, first, last)] if last[0] >= 0 else [], 0
         with closing(self.keys.search().groups(runs)) as pieces:
             for piece in pieces:
-                start, end = int(piece.starts[0]), int(piece.ends[0])
-                stop = start + min(end - start, listing.most_rows)
+                start, stop = int(piece.starts[0]), int(piece.ends[0])
                 block = work.output.of_block(piece.block)
                 for at in range(start, stop, work.scratch.size):
                     rows = np.arange(at, min(at + work.scratch.size, stop), dtype=np.int64)
-                    yield from self._output.pairs(queue, block, np.repeat(slots, len(rows)), rows, len(rows))
-                found += end - start
+                    left = np.repeat(slots, len(rows))
+                    valid = work.output.valid_pairs(queue, block, left, rows, len(rows))
+                    yield from self._output.pairs(queue, block, left, rows, min(valid, listing.most_rows))
+                    found += valid
+                    if found and listing.most_rows < ALL_ROWS:
+                        break
                 if found and listing.most_rows < ALL_ROWS:
                     break
         if listing.ends_unmatched(found):

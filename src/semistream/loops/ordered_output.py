@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from semistream.columns.keys import equal_keys
-from semistream.columns.rows import INT32_MAX
+from semistream.columns.rows import INT32_MAX, Paged, RowLayout
 from semistream.engine.output import Output, Rows, Taken, Tuples
 from semistream.parts.queue import NO_ROW, Listing
 
@@ -31,6 +31,10 @@ class _RealRows:
     def __init__(self, rows: Rows, real: Bools) -> None:
         self._rows, self._real = rows, real
 
+    @property
+    def form(self) -> Paged | RowLayout:
+        return self._rows.form
+
     def take(self, ids: Int64s, start: int, count: int, limit: int = INT32_MAX) -> Taken:
         where = np.flatnonzero(self._real[start : start + count])
         found = self._rows.take(ids[start + where], 0, len(where), limit)
@@ -46,12 +50,15 @@ class OrderedOutput:
     def pairs(
         self, tuples: FlaggedTuples, rows: Rows, left: Int64s, right: Int64s, count: int
     ) -> Iterator[pa.RecordBatch]:
-        """Rows of the pairs in their order; a pair with NO_ROW is the tuple as it is unmatched."""
+        """Rows of the pairs in their order; a pair with NO_ROW is the tuple as it is unmatched.
+
+        Where times decide, each pair has a row that was valid at the tuple's time.
+        """
         if count == 0:
             return
         left, right = left[:count], right[:count]
         real = right != NO_ROW if self._listing.has_unmatched else np.ones(count, dtype=np.bool_)
-        carried = None if self._output.first_only else _RealRows(rows, real)
+        carried = None if self._output.leaves_rows else _RealRows(rows, real)
         for start, size, lefts, rights in self._output.pieces(tuples, carried, left, right, count):
             stop = start + size
             yield from self._piece(tuples, left[start:stop], real[start:stop], lefts, rights)
@@ -61,7 +68,7 @@ class OrderedOutput:
     ) -> Iterator[pa.RecordBatch]:
         """Rows of a piece; `rights` holds the real rows only."""
         output, keep = self._output, None
-        if not output.exact:
+        if not output.sides.exact:
             keep = self._confirmed(tuples, ids, real, lefts, rights)
             lefts = [array.filter(pa.array(keep)) for array in lefts]
         rights = rights[: output.sides.selected]
@@ -69,6 +76,12 @@ class OrderedOutput:
             rights = _spread(rights, keep, real if self._listing.has_unmatched else None)
         kept = real if keep is None else real[keep]
         output.stats.unmatched += int(len(kept) - np.count_nonzero(kept))
+        if output.spec.apart and not kept.all():
+            alone = pa.array(~kept)
+            yield from output.with_nulls([array.filter(alone) for array in lefts])
+            matched = pa.array(kept)
+            lefts, rights = ([array.filter(matched) for array in side] for side in (lefts, rights))
+            kept = kept[kept]
         if len(kept):
             yield from output.built(lefts, rights)
 

@@ -22,9 +22,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from semistream.columns.keys import KeyCoder
 from semistream.columns.physical import PhysicalSchema
+from semistream.columns.stream_keys import StreamCoder
 from semistream.errors import ConfigError, IndexRequiredError, SchemaError
+from semistream.master.format import Parts
 
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
@@ -241,7 +242,8 @@ class Master(ABC):
     #: "key": by key code; "frequency": most frequent key first, with a second index; "none": as it comes
     order: str
     has_index: bool
-    coder: KeyCoder
+    #: codes keys of the stream as R's rows are found by; `coder.rows` is how the rows themselves were coded
+    coder: StreamCoder
     version: int
     #: a name for exactly these bytes of R: what was made of them is found under it, and under nothing less
     identity: str
@@ -254,6 +256,16 @@ class Master(ABC):
     def n_pages(self) -> int:
         """Pages that R takes."""
         return -(-self.n_rows // self.page_rows)
+
+    @property
+    def parts(self) -> Parts:
+        """What the version is made of; `shares_codes` compares two."""
+        return Parts(self.identity)
+
+    @property
+    def reserved_from(self) -> int | None:
+        """Codes from here on are for changes to come, and no row has one; None where R cannot change so."""
+        return None
 
     @property
     def page_files(self) -> Sequence[PageFile] | None:

@@ -6,7 +6,10 @@ batches -> physical columns, code column -> sort (in memory, or runs on disk) ->
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +20,7 @@ from semistream.columns.keys import KeyCoder
 from semistream.columns.physical import PhysicalSchema
 from semistream.errors import ConfigError, SchemaError
 from semistream.master.base import DEFAULT_PAGE_ROWS, Int64s, check_page_rows, require_columns
-from semistream.master.format import CODE, KEYS
+from semistream.master.format import CODE, KEYS, Manifest, Origin
 from semistream.master.frequency import Frequencies, KeyRanks, given_frequencies, weights_of
 from semistream.master.pages import PageMaster
 from semistream.master.publish import check_target, publish, scratch_folder
@@ -44,6 +47,7 @@ def build_pages(
     memory_limit: int = DEFAULT_MEMORY_LIMIT,
     code_mask: int | None = None,
     progress: Callable[[int], None] | None = None,
+    origin: Origin | None = None,
 ) -> PageMaster:
     """Write `source` as a page store and open it.
 
@@ -58,6 +62,7 @@ def build_pages(
     A store that exists is refused, unless overwrite=True: then a new version is written beside the others and
     takes force at once when it is complete; `keep_versions` older ones stay, and those that are in use. `progress`
     is given the number of rows read so far. `code_mask` narrows hashed codes, so that tests can force collisions.
+    `origin` is recorded: the source of the rows and how far it was read, from where `refresh_pages` can go on.
     """
     target = Path(path)
     if order is None:
@@ -79,37 +84,86 @@ def build_pages(
     with scratch_folder(target) as scratch:
         folder = scratch / "version"
         folder.mkdir()
-        ranks: KeyRanks | None = None
-        if order == "frequency":
-            ranks = KeyRanks()
-            rows = _by_rank(feed, batches, ranks, given, scratch, memory_limit)
-        else:
-            rows = _by_code(feed, batches, scratch, memory_limit)
-        names = column_order(
-            feed.columns.columns, feed.code_column, {name for name, count in feed.null_counts.items() if count}
-        )
-        ordered = pa.schema([feed.physical.field(name) for name in names])
-        with ShardWriter(folder, shard_files(0), ordered, feed.code_column, page_rows) as writer:
-            for batch in rows:
-                writer.write(batch)
-            shard = writer.finish()
-        manifest = describe(
-            found,
-            keys,
-            feed.coder,
-            names,
-            feed.code_column,
-            [] if shard is None else [shard],
-            page_rows=page_rows,
-            null_key_rows=feed.null_key_rows,
-        )
-        if ranks is not None:
-            checksum = ranks.save(folder / KEYS)
-            manifest.order = order
-            manifest.keys = len(ranks.codes)
-            manifest.files[KEYS] = {"bytes": (folder / KEYS).stat().st_size, "blocks": checksum}
+        layout = Layout(found, keys, page_rows, order)
+        manifest = write_version(layout, feed, batches, given, folder, scratch, memory_limit)
+        if origin is not None:
+            manifest.origin, manifest.positions = recorded(origin), {}
+            if origin.source is not None and origin.position is not None:
+                manifest.positions[origin.source] = origin.position
         publish(target, scratch, folder, manifest, keep_versions)
     return PageMaster(target, version=manifest.version)
+
+
+def recorded(origin: Origin) -> dict[str, Any]:
+    """What a manifest says of where its rows come from, and when they came."""
+    return asdict(replace(origin, refreshed_at=datetime.now(UTC).isoformat(timespec="milliseconds")))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a version is to look like."""
+
+    schema: pa.Schema
+    on: tuple[str, ...]
+    page_rows: int
+    order: str
+
+
+class RowFeed(Protocol):
+    """Gives rows in the form of a store, and says what it has seen once all were asked for."""
+
+    coder: KeyCoder
+    columns: PhysicalSchema
+    code_column: str
+    physical: pa.Schema
+    null_counts: dict[str, int]
+    null_key_rows: int
+
+    def take(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Int64s, npt.NDArray[np.float64] | None]:
+        """The rows that can match, physical; their codes; their frequencies if a column tells them."""
+
+
+def write_version(
+    layout: Layout,
+    feed: RowFeed,
+    batches: Iterator[pa.RecordBatch],
+    given: tuple[Int64s, npt.NDArray[np.float64]] | None,
+    folder: Path,
+    scratch: Path,
+    memory_limit: int,
+) -> Manifest:
+    """Write all rows in their order as one shard into a folder; `given` are frequencies of codes."""
+    ranks: KeyRanks | None = None
+    if layout.order == "frequency":
+        ranks = KeyRanks()
+        rows = _by_rank(feed, batches, ranks, given, scratch, memory_limit)
+    else:
+        rows = _by_code(feed, batches, scratch, memory_limit)
+    names = column_order(
+        feed.columns.columns, feed.code_column, {name for name, count in feed.null_counts.items() if count}
+    )
+    ordered = pa.schema([feed.physical.field(name) for name in names])
+    with ShardWriter(folder, shard_files(0), ordered, feed.code_column, layout.page_rows) as writer:
+        for batch in rows:
+            writer.write(batch)
+        shard = writer.finish()
+    manifest = describe(
+        layout.schema,
+        layout.on,
+        feed.coder,
+        names,
+        feed.code_column,
+        [] if shard is None else [shard],
+        page_rows=layout.page_rows,
+        null_key_rows=feed.null_key_rows,
+    )
+    if ranks is not None:
+        checksum = ranks.save(folder / KEYS)
+        manifest.order = layout.order
+        manifest.keys = len(ranks.codes)
+        manifest.largest_code = int(ranks.codes.max()) if len(ranks.codes) else None
+        manifest.files[KEYS] = {"bytes": (folder / KEYS).stat().st_size, "blocks": checksum}
+    return manifest
 
 
 class Feed:
@@ -170,7 +224,7 @@ class Feed:
 
 
 def _by_code(
-    feed: Feed, batches: Iterator[pa.RecordBatch], scratch: Path, memory_limit: int
+    feed: RowFeed, batches: Iterator[pa.RecordBatch], scratch: Path, memory_limit: int
 ) -> Iterator[pa.RecordBatch]:
     sorter = RowSorter(feed.physical, feed.code_column, scratch, memory_limit)
     for batch in batches:
@@ -179,7 +233,7 @@ def _by_code(
 
 
 def _by_rank(
-    feed: Feed,
+    feed: RowFeed,
     batches: Iterator[pa.RecordBatch],
     ranks: KeyRanks,
     given: tuple[Int64s, npt.NDArray[np.float64]] | None,

@@ -8,10 +8,14 @@ store/
     pages-00000.arrow    an Arrow IPC file: one record batch per page
     index-00000.arrow    offset, length, first code, continues, checksum of every page
     keys.bin             only for order "frequency": (code, first row, rows) sorted by code
+    codes.bin            only after changes: (code, new code) of every changed key, sorted by code
 
-Every byte that is read is covered by a checksum: pages by the index, index and keys by the manifest, manifest and
-CURRENT by their last line (sealed.py). A store consists of plain files and folders; names or links that lead out of it
-are refused.
+A version that changed another one has the files of that one's base and runs under second names (hard links), and one
+run of changes more: shards behind the others, numbered on. So every version's folder is complete in itself.
+
+Every byte that is read is covered by a checksum: pages by the index, index, keys and codes by the manifest, manifest
+and CURRENT by their last line (sealed.py). A store consists of plain files and folders; names or links that lead out of
+it are refused.
 """
 
 from __future__ import annotations
@@ -31,9 +35,11 @@ from semistream.errors import StoreError
 from semistream.sealed import read_sealed, sealed, sync
 
 FORMAT = "semistream-pages"
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
+#: the one before has no changes, and is otherwise the same
+_READABLE = (3, FORMAT_VERSION)
 CURRENT, MANIFEST = "CURRENT", "manifest.json"
-KEYS = "keys.bin"
+KEYS, CODES = "keys.bin", "codes.bin"
 CODE = "__code"
 _REMEDY = "build the store again with build_pages"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -50,6 +56,36 @@ class Identity:
 
     def __str__(self) -> str:
         return f"{self.uuid}-{self.version}-{self.checksum}"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the rows of a version come from, as far as whoever wrote it has said."""
+
+    #: a name for the source, and how far it had been read; positions of one source can be compared
+    source: str | None = None
+    position: int | str | None = None
+    #: when the newest change was made there, and when it came here; ISO 8601
+    committed_at: str | None = None
+    refreshed_at: str | None = None
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a version is made of: a base, and runs of changes behind it, oldest first."""
+
+    base: str
+    runs: tuple[str, ...] = ()
+
+
+def shares_codes(one: Parts, other: Parts) -> bool:
+    """Whether what was found under a code in one version is right in the other for whoever asks for that code there.
+
+    So it is if one has the runs of the other and perhaps some more: pages keep their numbers and rows their codes, and
+    a key that changed in between is asked for under another code.
+    """
+    short, long = sorted((one, other), key=lambda parts: len(parts.runs))
+    return short.base == long.base and long.runs[: len(short.runs)] == short.runs
 
 
 @dataclass
@@ -76,6 +112,23 @@ class Manifest:
     shards: list[dict[str, Any]]
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
     codec: str = "none"
+    #: the identity of the version whose shards are the base; empty: the base is this version's own
+    base: str = ""
+    #: runs of changes, oldest first: a name that no other run has, and how many of the last shards are the run's
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    #: physical columns of the runs' shards; the first one holds their codes
+    run_physical: list[str] = field(default_factory=list)
+    #: number of changed codes, the code that no row has, and the first one that is free for later changes
+    recoding: dict[str, int] = field(default_factory=dict)
+    #: the largest code on a page of the base; None if it has no row, or was written before this was noted
+    largest_code: int | None = None
+    #: rows that no key leads to any more
+    dead_rows: int = 0
+    origin: dict[str, Any] = field(default_factory=dict)
+    #: how far every source has been read
+    positions: dict[str, int | str] = field(default_factory=dict)
+    #: why changes were not kept as a run but all rows written anew
+    notice: str = ""
     #: of the store: made with its first version, the same in all that follow
     uuid: str = ""
     version: int = 1
@@ -91,6 +144,19 @@ class Manifest:
     @property
     def identity(self) -> Identity:
         return Identity(self.uuid, self.version, self.checksum)
+
+    @property
+    def parts(self) -> Parts:
+        return Parts(self.base or str(self.identity), tuple(run["id"] for run in self.runs))
+
+    @property
+    def base_shards(self) -> int:
+        """How many of the shards are the base."""
+        return len(self.shards) - sum(int(run["shards"]) for run in self.runs)
+
+    @property
+    def base_pages(self) -> int:
+        return sum(int(shard["pages"]) for shard in self.shards[: self.base_shards])
 
     def save(self, folder: Path) -> None:
         content = asdict(self)
@@ -184,10 +250,10 @@ def _read_manifest(folder: Path) -> tuple[dict[str, Any], str]:
         raise StoreError(f"{path} cannot be read{_other_release(path)} ({error}); {_REMEDY}") from error
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
         raise StoreError(f"{path} does not describe a page store; {_REMEDY}")
-    if raw.get("format_version") != FORMAT_VERSION:
+    if raw.get("format_version") not in _READABLE:
         raise StoreError(
             f"{path} has format version {raw.get('format_version')!r}; this release reads "
-            f"version {FORMAT_VERSION}: {_REMEDY}"
+            f"versions {' and '.join(map(str, _READABLE))}: {_REMEDY}"
         )
     if not isinstance(raw.get("uuid"), str) or raw.get("version") != version_of(folder):
         raise StoreError(f"{path} is damaged: it describes version {raw.get('version')!r} of a store; {_REMEDY}")
@@ -214,7 +280,14 @@ def load_manifest(folder: Path) -> Manifest:
         whole = all(shard["pages"] == -(-shard["rows"] // manifest.page_rows) > 0 for shard in manifest.shards)
         whole &= manifest.rows == sum(shard["rows"] for shard in manifest.shards)
         whole &= manifest.pages == sum(shard["pages"] for shard in manifest.shards)
+        whole &= manifest.base_shards >= 0 and all(run["shards"] >= 0 for run in manifest.runs)
+        whole &= 0 <= manifest.dead_rows <= manifest.rows
         named = {shard[what] for shard in manifest.shards for what in ("pages_file", "index_file")}
+        if manifest.runs:
+            named.add(CODES)
+            whole &= manifest.files[CODES]["bytes"] == 16 * manifest.recoding["changed"]
+            whole &= manifest.recoding["absent"] < manifest.recoding["next"]
+        manifest.parts, Origin(**manifest.origin)
     except (TypeError, ValueError, LookupError, ArithmeticError, pa.ArrowException, OSError) as error:
         raise StoreError(f"{path} is damaged ({error}); {_REMEDY}") from error
     if not whole or named - set(manifest.files):

@@ -149,6 +149,23 @@ def table_fences(path: Path, expected: str) -> Int64s:
     return first
 
 
+def table_keys(path: Path, expected: str, first_block: int = 0) -> tuple[Int64s, Int64s]:
+    """Codes of a second index, sorted, and the first row of each, from a block on; a negative one counts from the end.
+
+    Each block is checked.
+    """
+    wrong = verify_table(path, expected)
+    if wrong:
+        raise ChecksumError(wrong[0])
+    blocks = len(table_fences(path, expected))
+    start = first_block if first_block >= 0 else max(blocks + first_block, 0)
+    words = np.fromfile(path, np.int64, offset=start * TABLE_BLOCK).reshape(-1, TABLE_BLOCK // 8)
+    counts = words[:, TABLE_COUNT_AT // 8]
+    entries = words[:, : 3 * TABLE_ENTRIES].reshape(len(words), TABLE_ENTRIES, 3)
+    filled = np.arange(TABLE_ENTRIES) < counts[:, None]
+    return entries[..., 0][filled], entries[..., 1][filled]
+
+
 def verify_table(path: Path, expected: str) -> list[str]:
     """What is wrong with a second index, block by block; nothing if it is as it was written."""
     wrong: list[int] = []

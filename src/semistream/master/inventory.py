@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from semistream.master.format import (
     KEYS,
     MANIFEST,
     Manifest,
+    Origin,
     current_folder,
     current_version,
     load_manifest,
@@ -41,7 +42,8 @@ from semistream.master.leases import (
     unpin_before,
     unpinned_versions,
 )
-from semistream.master.pages import PageMaster, PageStoreReader
+from semistream.master.page_reader import PageStoreReader
+from semistream.master.pages import PageMaster
 from semistream.master.publish import is_being_built, leftovers, scratch_folder
 from semistream.sealed import sync
 
@@ -61,6 +63,14 @@ class StoredVersion:
     leased: bool
     processes: list[int]
     pins: list[Pin]
+    #: bytes of files that no other version has
+    own_bytes: int = 0
+    #: of the rows, those that no key leads to any more; and the runs of changes behind the base
+    dead_rows: int = 0
+    runs: int = 0
+    origin: Origin = field(default_factory=Origin)
+    #: why the last changes were not kept as a run
+    notice: str = ""
 
 
 @dataclass
@@ -96,8 +106,17 @@ def list_versions(store: str | Path) -> list[StoredVersion]:
                 leased=is_leased(folder),
                 processes=lease_holders(folder),
                 pins=[pin for pin in pins if pin.identity is not None and pin.identity.version == number],
+                own_bytes=sum(file.lstat().st_size for file in folder.glob("*") if file.lstat().st_nlink == 1),
             )
         )
+        if manifest is not None:
+            found[-1] = replace(
+                found[-1],
+                dead_rows=manifest.dead_rows,
+                runs=len(manifest.runs),
+                origin=Origin(**manifest.origin),
+                notice=manifest.notice,
+            )
     return found
 
 

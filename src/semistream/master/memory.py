@@ -16,6 +16,7 @@ from semistream.columns.border import check_table
 from semistream.columns.keys import KeyCoder
 from semistream.columns.physical import Kind, PhysicalColumn, PhysicalSchema
 from semistream.columns.rows import INT32_MAX
+from semistream.columns.stream_keys import StreamCoder
 from semistream.errors import ConfigError
 from semistream.kernels.pages import locate_in_fences
 from semistream.master.base import (
@@ -66,13 +67,13 @@ class MemoryMaster(Master):
         self.version = 0
         # Tables have no name, and comparing their rows would cost more than it saves.
         self.identity = self.lineage = f"table-{uuid.uuid4().hex}"
-        self.coder = KeyCoder([self.schema.field(name).type for name in self.on], mask=code_mask)
+        self.coder = StreamCoder(KeyCoder([self.schema.field(name).type for name in self.on], mask=code_mask))
         physical = PhysicalSchema(self.schema)
         columns = {
             column.name: _one_array(column, chunked.chunks)
             for column, chunked in zip(physical.columns, table.columns, strict=True)
         }
-        codes, valid = self.coder.codes([columns[name] for name in self.on])
+        codes, valid = self.coder.rows.codes([columns[name] for name in self.on])
         rows = np.arange(len(codes), dtype=np.int64) if valid is None else np.flatnonzero(valid)
         self.null_key_rows = len(codes) - len(rows)
         rows = rows[np.argsort(codes[rows], kind="stable")]

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from semistream.columns.border import check_batch
 from semistream.columns.keys import KeyCoder
 from semistream.columns.physical import Kind, PhysicalSchema
+from semistream.columns.stream_keys import StreamCoder
 from semistream.errors import ConfigError, SchemaError, StoreError
 from semistream.master.base import (
     Bytes,
@@ -303,7 +304,7 @@ class ParquetMaster(Master):
         self.identity = self.files.identity
         self.lineage = self.files.lineage
         key_types = [self.schema.field(name).type for name in self.on]
-        self.coder = KeyCoder(key_types, mask=code_mask, names=self.on)
+        self.coder = StreamCoder(KeyCoder(key_types, mask=code_mask, names=self.on))
         self.row_bytes = sum(self.column_bytes.values()) + 8
 
     @cached_property
@@ -325,7 +326,7 @@ class ParquetMaster(Master):
         if ends is None:
             return None
         try:
-            codes, _ = self.coder.codes([pa.array(ends, type=kind)])
+            codes, _ = self.coder.rows.codes([pa.array(ends, type=kind)])
         except (pa.ArrowException, OverflowError):
             return None
         return int(codes.min()), int(codes.max())
@@ -342,7 +343,7 @@ class ParquetReader(PageReader):
     def __init__(self, master: ParquetMaster, columns: Sequence[str], page_rows: int) -> None:
         super().__init__(master.columns_schema(columns), master.n_rows, page_rows)
         self._files = master.files
-        self._coder = master.coder
+        self._coder = master.coder.rows
         self._columns = list(dict.fromkeys([*columns, *master.on]))
         self._wanted = [self._columns.index(name) for name in columns]
         self._keys = [self._columns.index(name) for name in master.on]

@@ -18,7 +18,9 @@ from pathlib import Path
 from semistream.errors import StoreError
 from semistream.master.format import (
     CURRENT,
+    Identity,
     Manifest,
+    current_folder,
     current_version,
     load_identity,
     make_folder,
@@ -118,9 +120,19 @@ def leftovers(path: Path, remove: bool) -> list[str]:
     return found
 
 
-def publish(path: Path, scratch: Path, written: Path, manifest: Manifest, keep: int) -> None:
-    """Make a finished version the one in force; of the older ones `keep` stay, and those that somebody uses."""
+def publish(
+    path: Path, scratch: Path, written: Path, manifest: Manifest, keep: int, after: Identity | None = None
+) -> None:
+    """Make a finished version the one in force; of the older ones `keep` stay, and those that somebody uses.
+
+    One that was made of another version is published right `after` that one, or not at all.
+    """
     with store_lock(path):
+        if after is not None and (found := load_identity(current_folder(path))) != after:
+            raise StoreError(
+                f"version {found.version} of {path} came into force while changes of version {after.version} were "
+                "written: apply them again, to the version that is in force"
+            )
         drop_orphans(path, scratch)
         manifest.version = max(versions_in(path), default=0) + 1
         manifest.uuid = _uuid_of(path)

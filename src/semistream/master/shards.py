@@ -28,7 +28,7 @@ from semistream.kernels.pages import CHECKSUM_SEED, hash_pages, layout_pages
 from semistream.master.base import Bools, Int64s
 from semistream.master.footer import record_batch_blocks
 from semistream.master.format import Manifest, encode_schema
-from semistream.master.pages import first_buffers
+from semistream.master.page_index import first_buffers
 from semistream.master.sorting import int64_view
 from semistream.sealed import sync
 
@@ -118,6 +118,7 @@ def describe(
             {"pages": s.pages, "rows": s.rows, "pages_file": s.pages_file, "index_file": s.index_file} for s in shards
         ],
         files=files,
+        largest_code=max((shard.last_code for shard in shards), default=None),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -10,9 +11,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from semistream.columns.rows import INT32_MAX, Paged, RowLayout, take_rows
+from semistream.columns.validity import AsOf
 from semistream.kernels import cache as kernel
 from semistream.kernels import compact as compact_kernel
 from semistream.kernels import rows as row_kernel
+from semistream.kernels import validity
 from semistream.parts.arena import Arena, ArenaShape, BlockPool, Pool
 
 Int64s = npt.NDArray[np.int64]
@@ -45,23 +48,17 @@ class ProbeArrays(Protocol):
 class CacheProbe:
     """Pairs of stream tuples and cached rows; each `step` fills `work.left` and `work.right` once."""
 
-    def __init__(self, cache: Cache, codes: Int64s, stop: int, work: ProbeArrays, first_only: bool) -> None:
+    def __init__(
+        self, cache: Cache, codes: Int64s, stop: int, work: ProbeArrays, first_only: bool, as_of: AsOf | None
+    ) -> None:
         work.found[:stop] = False
         self._stop = stop
         self._cursor = np.zeros(3, dtype=np.int64)
-        self._arguments = (
-            codes,
-            stop,
-            cache.entries,
-            cache.arena.state,
-            self._cursor,
-            work.left,
-            work.right,
-            work.found,
-            work.misses,
-            int(first_only),
-            cache.counting,
-        )
+        arrays = (cache.entries, cache.arena.state, self._cursor, work.left, work.right, work.found, work.misses)
+        self._step = partial(kernel.cache_probe, codes, stop, *arrays, int(first_only), cache.counting)
+        if as_of is not None:
+            bounds = as_of.validity.packed(cache.layout)
+            self._step = partial(validity.probe_valid, codes, stop, *arrays, cache.counting, as_of.times, *bounds)
 
     @property
     def unfinished(self) -> bool:
@@ -74,7 +71,7 @@ class CacheProbe:
 
     def step(self) -> int:
         """The next pairs; returns how many."""
-        return int(kernel.cache_probe(*self._arguments))
+        return int(self._step())
 
 
 def key_capacity(shape: ArenaShape, row_bytes: float, limit_bytes: float) -> float:
@@ -182,9 +179,16 @@ class Cache:
     def is_full(self) -> bool:
         return self.keys >= self.max_keys or self.row_room == 0
 
-    def probing(self, codes: Int64s, stop: int, work: ProbeArrays, first_only: bool) -> CacheProbe:
-        """A look-up of `codes[:stop]`, to be made step by step."""
-        return CacheProbe(self, codes, stop, work, first_only)
+    def probing(
+        self, codes: Int64s, stop: int, work: ProbeArrays, first_only: bool, as_of: AsOf | None = None
+    ) -> CacheProbe:
+        """A look-up of `codes[:stop]`, to be made step by step; with `as_of` for rows valid then."""
+        return CacheProbe(self, codes, stop, work, first_only, as_of)
+
+    @property
+    def form(self) -> RowLayout:
+        """How the rows stand in memory."""
+        return self.layout
 
     def take(self, rows: Int64s, start: int, count: int, limit: int = INT32_MAX) -> list[pa.Array] | int:
         """Physical master columns of cached rows."""

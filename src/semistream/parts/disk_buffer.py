@@ -52,6 +52,11 @@ class DiskBuffer:
                 high = middle - 1
         return low
 
+    def follow(self) -> None:
+        """The reader has other pages: as many of them are loaded at once as find room whichever they are."""
+        while self.n_pages > 1 and self.reader.buffer_bytes(self.n_pages) > self.buffer.nbytes:
+            self.n_pages -= 1
+
     def load(self, first_page: int, n_pages: int) -> PageBlock:
         """Read consecutive pages; `codes[:block.n_rows]` are their key codes."""
         block = self.reader.read(first_page, n_pages, self.buffer)

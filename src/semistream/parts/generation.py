@@ -14,7 +14,7 @@ import errno
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,8 +92,9 @@ class Seen:
 class Generations:
     """The generations of one folder: the newest one, and how the next is made.
 
-    `signature` stands for everything a cached row depends on (version of R, columns); a file with another one is not
-    used. `limit_bytes` bounds a generation's file.
+    `signature` stands for everything a cached row depends on (base of R, columns); a file with another one is not
+    used. `runs` are the changes of R behind its base: files made with fewer of them, or with more, are used as well.
+    `limit_bytes` bounds a generation's file.
 
     No method raises for what is wrong with the files, folder or disk. Each such failure is counted in `failures`, the
     last one given in `last_failure`, and the files are then left alone for a while (`BackOff`), but for the generation
@@ -107,9 +108,11 @@ class Generations:
         limit_bytes: int,
         layout: RowLayout,
         clock: Callable[[], float] = time.monotonic,
+        runs: Sequence[str] = (),
     ) -> None:
         self.folder = folder
         self.signature = signature
+        self.runs = tuple(runs)
         self.limit_bytes = limit_bytes
         self.layout = layout
         self.current: Generation | None = None
@@ -181,13 +184,28 @@ class Generations:
 
     def adopt(self) -> bool:
         """Use what `look` has mapped; False if there is nothing new."""
-        if self._ready is None:
+        ready, self._ready = self._ready, None
+        if ready is None or not ready.fits(self.runs):
             return False
-        self.current, self._ready = self._ready, None
+        # R may have more changes than when it was mapped.
+        ready.follow(self.runs)
+        self.current = ready
         self._fresh_tuples = 0
         self._coldest = (0, 0.0, 0.0)
         self._still_true = 1.0
         return True
+
+    def follow(self, runs: Sequence[str]) -> None:
+        """Go on with a version of R that has more changes. What is mapped stays in use, unless it knows of others.
+
+        A merge may go on meanwhile, a load not: it is a word about all of R.
+        """
+        self.runs = tuple(runs)
+        if self.current is not None:
+            if self.current.fits(runs):
+                self.current.follow(runs)
+            else:
+                self.current = None
 
     def _is_current(self, file: Found) -> bool:
         return self.current is not None and file.inode == self.current.inode
@@ -197,7 +215,7 @@ class Generations:
 
     def _map(self, file: Found) -> bool:
         try:
-            self._ready = Generation(file.path, self.layout, self.signature)
+            self._ready = Generation(file.path, self.layout, self.signature, self.runs)
         except FileNotFoundError:
             # Replaced while we looked: there will be another.
             return False
@@ -274,7 +292,7 @@ class Generations:
         if self._off.waiting or self._ready is not None:
             return False
         now = self.current
-        if now is None:
+        if now is None or now.is_outgrown:
             return self._fresh_tuples > 0
         if now.complete or self._fresh_tuples < _LEAST_TUPLES:
             return False
@@ -328,7 +346,10 @@ class Generations:
         `released` is called when the private cache is no longer read, `check` now and then: what it raises ends this.
         """
         row_bytes = self._row_bytes(private)
-        old = self.current
+        old, runs = self.current, self.runs
+        if old is not None:
+            # What is taken over from a generation of later changes is of these.
+            runs = max(runs, tuple(old.header.runs), key=len)
         window = self._window if old is None else old.header.window + old.asked
         sources = [_Source(private, window / max(self._window, 1.0), 0.0 if old is None else _DOUBT)]
         if old is not None:
@@ -350,7 +371,7 @@ class Generations:
                 source.copy(scratch.cache, row_bytes, (lowest, chance, salt), rescale, check)
                 released()
             check()
-            self._publish(scratch, window * rescale, full=full, complete=False)
+            self._publish(scratch, window * rescale, runs, full=full, complete=False)
 
     def _row_bytes(self, private: Cache) -> float:
         """Bytes of a row in the next generation, from those in its sources."""
@@ -372,7 +393,7 @@ class Generations:
         with self._softly("loading all of R into"), self._timed(), self._scratch(keys, room_bytes) as scratch:
             if not fill(scratch.cache):
                 raise GenerationError(f"R is larger than it seemed: {self.limit_bytes} bytes are too few")
-            self._publish(scratch, 0.0, full=True, complete=True)
+            self._publish(scratch, 0.0, self.runs, full=True, complete=True)
             loaded = True
         return loaded
 
@@ -392,7 +413,7 @@ class Generations:
         length = self.limit_bytes if wanted is None else min(wanted, self.limit_bytes)
         return Scratch(self.folder, self.layout, keys, length)
 
-    def _publish(self, scratch: Scratch, window: float, *, full: bool, complete: bool) -> None:
+    def _publish(self, scratch: Scratch, window: float, runs: Sequence[str], *, full: bool, complete: bool) -> None:
         found = generations_in(self.folder)
         numbers = [file.number for file in found]
         if self.current is not None:
@@ -400,7 +421,7 @@ class Generations:
         # Above all that there are, also those nobody can use: they are removed with the others.
         number = max(numbers, default=0) + 1
         path = path_of(self.folder, number)
-        scratch.publish(path, number, self.signature, window, full=full, complete=complete)
+        scratch.publish(path, number, self.signature, window, full=full, complete=complete, runs=runs)
         self.built += 1
         for file in found:
             with suppress(OSError):

@@ -22,7 +22,7 @@ import re
 import stat
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -42,7 +42,7 @@ from semistream.parts.cache import Cache
 Int64s = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
-_FORMAT = "semistream-generation-3"
+_FORMAT = "semistream-generation-4"
 _NAME = re.compile(r"generation-([0-9]+)")
 _SCRATCH = ".generation-"
 HEADER_BYTES = 8192
@@ -65,6 +65,8 @@ class Header:
 
     number: int
     signature: str
+    #: the runs of changes that R had when its rows were read, oldest first
+    runs: list[str]
     #: how its rows are packed
     layout: str
     keys: int
@@ -202,14 +204,20 @@ def _read_header(handle: int) -> Header:
 
 
 class Generation:
-    """A generation for probing: verified, then mapped."""
+    """A generation for probing: verified, then mapped.
 
-    def __init__(self, path: Path, layout: RowLayout, signature: str) -> None:
+    A changed key has a new code (decision 0032), so rows that were read when R had fewer changes or more are as good
+    as those of the version with `runs`: nobody asks for a row under a code that his version does not have.
+    """
+
+    def __init__(self, path: Path, layout: RowLayout, signature: str, runs: Sequence[str] = ()) -> None:
         handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             self.header = header = _read_header(handle)
             if header.signature != signature or header.layout != layout_name(layout):
                 raise GenerationError("it belongs to another join")
+            if not self.fits(runs):
+                raise GenerationError("R has been changed in another way since")
             if _checksum(handle, header, layout.slot_bytes) != header.checksum:
                 raise GenerationError("its checksum differs")
             self._bytes = _map(handle, header.file_bytes)
@@ -228,17 +236,27 @@ class Generation:
         self.cache = Cache(arena, layout, self._bytes.nbytes, header.keys, entries=entries)
         bits = np.frombuffer(bytes.fromhex(header.nulls_seen), dtype=np.uint8)
         self.cache.nulls_seen[:] = np.unpackbits(bits, count=len(self.cache.nulls_seen)).astype(np.bool_)
-        self.cache.complete = header.complete
-        self.cache.counting = not header.complete
+        self.follow(runs)
 
     @property
     def number(self) -> int:
         return self.header.number
 
+    def fits(self, runs: Sequence[str]) -> bool:
+        """Whether its rows were read from the same lineage of changes; two that fork give one code to several keys."""
+        return all(known == asked for known, asked in zip(self.header.runs, runs, strict=False))
+
+    def follow(self, runs: Sequence[str]) -> None:
+        """R has these changes: what was all of it may lack the last ones."""
+        #: whether all of R is here: a key that is not, does not exist
+        self.complete = self.header.complete and len(self.header.runs) >= len(runs)
+        self.cache.complete = self.complete
+        self.cache.counting = not self.complete
+
     @property
-    def complete(self) -> bool:
-        """Whether all of R is here: a key that is not, does not exist."""
-        return self.header.complete
+    def is_outgrown(self) -> bool:
+        """Whether it was all of R, and R has changed since."""
+        return self.header.complete and not self.complete
 
     @property
     def file_bytes(self) -> int:
@@ -307,13 +325,24 @@ class Scratch:
         with suppress(OSError):
             self._path.unlink()
 
-    def publish(self, path: Path, number: int, signature: str, window: float, *, full: bool, complete: bool) -> None:
+    def publish(
+        self,
+        path: Path,
+        number: int,
+        signature: str,
+        window: float,
+        *,
+        full: bool,
+        complete: bool,
+        runs: Sequence[str] = (),
+    ) -> None:
         """Give the file its header and its name. It is not synced: a power cut costs a cache that starts empty."""
         cache, arena = self.cache, self.cache.arena
         used = (arena.extents_total - arena.free_extents) * arena.extent_bytes
         header = Header(
             number=number,
             signature=signature,
+            runs=list(runs),
             layout=layout_name(self._layout),
             keys=cache.keys,
             rows=cache.rows,

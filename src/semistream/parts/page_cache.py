@@ -11,7 +11,7 @@ import numpy.typing as npt
 from semistream.columns.rows import page_view
 from semistream.kernels import units as kernel
 from semistream.master.base import PageBlock, PageReader, aligned_buffer
-from semistream.master.pages import PageStoreReader
+from semistream.master.page_reader import PageStoreReader
 from semistream.parts.units import Asked
 
 Int64s = npt.NDArray[np.int64]

@@ -110,6 +110,11 @@ class _Pending:
         if self.layout.counter_at:
             row_kernel.clear_bytes(slots, count, self.layout.counter_at)
 
+    @property
+    def form(self) -> RowLayout:
+        """How the tuples stand in memory."""
+        return self.layout
+
     def take(self, slots: Int64s, start: int, count: int, limit: int = INT32_MAX) -> list[pa.Array] | int:
         """Physical stream columns of waiting tuples."""
         return take_rows(self.layout, slots, start, count, self.arena.state, nulls=self.nulls_seen, limit=limit)

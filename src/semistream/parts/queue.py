@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from semistream.columns.rows import RowLayout
+from semistream.columns.validity import AsOf
+from semistream.kernels import validity
 from semistream.kernels import waiting as kernel
 from semistream.kernels.raw import peek_i64
 from semistream.parts.arena import Arena
@@ -32,6 +34,8 @@ class Asking:
     codes: Int64s
     null: Bools
     count: int
+    #: the tuples' times, if they decide which rows of a key a tuple meets
+    as_of: AsOf | None = None
 
 
 @dataclass(frozen=True)
@@ -64,8 +68,8 @@ class Answers:
     """Pairs of tuples and cached rows, in order, up to the first tuple that the cache cannot answer."""
 
     def __init__(self, cache: Cache, asking: Asking, listing: Listing) -> None:
-        self._cursor = np.zeros(3, dtype=np.int64)
-        self._count = asking.count
+        self._cursor = np.zeros(4, dtype=np.int64)
+        self._count, self._as_of, self._layout = asking.count, asking.as_of, cache.layout
         self._arguments = (
             asking.refs,
             asking.codes,
@@ -89,6 +93,9 @@ class Answers:
 
     def step(self, left: Int64s, right: Int64s) -> int:
         """The next pairs, as many as the arrays take; returns how many."""
+        if self._as_of is not None:
+            bounds = self._as_of.validity.packed(self._layout)
+            return int(validity.answer_valid(*self._arguments, left, right, self._as_of.times, *bounds))
         return int(kernel.answer_pairs(*self._arguments, left, right))
 
 

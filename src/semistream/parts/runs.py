@@ -5,11 +5,15 @@ tuples -> TupleRuns (sorted by code) -> CodeRuns (pages of every code) -> where 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
-from semistream.columns.rows import page_view
+from semistream.columns.rows import Paged, page_view
+from semistream.columns.validity import Validity
 from semistream.kernels import lookup as kernel
+from semistream.kernels import validity as validity_kernel
 from semistream.master.base import PageBlock
 
 Int64s = npt.NDArray[np.int64]
@@ -104,6 +108,11 @@ class RunPairs:
         self._stop = stop
         self._cursor = np.array([at, 0, -1], dtype=np.int64)
         self._tuples, self._runs, self._first_only = tuples, runs, first_only
+        self._valid: tuple[Any, ...] | None = None
+
+    def leave_out_invalid(self, validity: Validity, tuples: Paged, block: PageBlock) -> None:
+        """Leave rows of the block out that were not valid at the time of their tuple."""
+        self._valid = page_view(block), page_view(tuples), validity.time, validity.start, validity.end
 
     @property
     def unfinished(self) -> bool:
@@ -112,16 +121,7 @@ class RunPairs:
     def step(self, left: Int64s, right: Int64s) -> int:
         """The next pairs, as many as the arrays take; returns how many."""
         tuples, runs = self._tuples, self._runs
-        return int(
-            kernel.expand_pairs(
-                tuples.refs,
-                tuples.offsets,
-                self._stop,
-                runs.starts,
-                runs.ends,
-                self._cursor,
-                left,
-                right,
-                self._first_only,
-            )
-        )
+        arrays = (tuples.refs, tuples.offsets, self._stop, runs.starts, runs.ends, self._cursor, left, right)
+        if self._valid is not None:
+            return int(validity_kernel.expand_valid(*arrays, *self._valid))
+        return int(kernel.expand_pairs(*arrays, self._first_only))

@@ -11,7 +11,7 @@ ends has it ended soon. A process that is killed leaves a scratch file, as any b
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from semistream.parts.cache import Cache
@@ -26,6 +26,8 @@ class Upkeep:
         self._thread: threading.Thread | None = None
         self._private_is_free = threading.Event()
         self._private_is_free.set()
+        self._master_is_free = threading.Event()
+        self._master_is_free.set()
         self._given_up = threading.Event()
 
     @property
@@ -35,6 +37,19 @@ class Upkeep:
     def free(self) -> None:
         """Wait until the private cache may be changed."""
         self._private_is_free.wait()
+
+    def rest(self) -> None:
+        """Wait until nobody reads R beside the tasks."""
+        self._master_is_free.wait()
+
+    def follow(self, runs: Sequence[str]) -> None:
+        """R has more changes: go on with them. A generation that knows of others is given up, with what is made of it.
+
+        To be called while nobody reads R (`rest`).
+        """
+        if self.generations.current is not None and not self.generations.current.fits(runs):
+            self.wait()
+        self.generations.follow(runs)
 
     def adopt(self) -> bool:
         """Use the newest generation that is ready; True if it is another one than before.
@@ -56,6 +71,8 @@ class Upkeep:
             return
         if self.generations.is_due(private):
             self._private_is_free.clear()
+            if load is not None:
+                self._master_is_free.clear()
             self._start(lambda: self._build(private, load))
         elif self.generations.is_outdated:
             self._start(self.generations.look)
@@ -66,7 +83,7 @@ class Upkeep:
             thread.start()
         except RuntimeError as error:
             # The system has no thread for us.
-            self._private_is_free.set()
+            self._set_free()
             self.generations.note("building beside the tasks in", error)
             return
         self._thread = thread
@@ -78,13 +95,19 @@ class Upkeep:
             # Nobody is there to hear of it, and a cache is soft state whatever is wrong with it.
             self.generations.note("building a generation in", error)
         finally:
-            self._private_is_free.set()
+            self._set_free()
+
+    def _set_free(self) -> None:
+        self._private_is_free.set()
+        self._master_is_free.set()
 
     def _build(self, private: Cache, load: Callable[[Callable[[], None]], bool] | None) -> None:
         generations = self.generations
         with suppress(GivenUpError):
             with generations.building() as mine:
-                if mine and (load is None or not load(self._check)):
+                loaded = mine and load is not None and load(self._check)
+                self._master_is_free.set()
+                if mine and not loaded:
                     generations.merge(private, self._private_is_free.set, self._check)
             self._private_is_free.set()
             self._check()

@@ -354,8 +354,9 @@ class AutoJoin(JoinLife):
         assert sample is not None
         assert self._plan is not None
         policy, experience = self._policy, self._experience
-        # Inner joins do not count what matched nothing where they need not know.
-        counts = self.spec.how != "inner"
+        # Inner joins do not count what matched nothing where they need not know, and where rows are valid for a time
+        # a tuple without a match says nothing of its key.
+        counts = self.spec.how != "inner" and self.spec.as_of is None
         window = self._watch.look(join)
         changed = other_stream(window, chosen, self._plan, sample, experience, policy, counts_unmatched=counts)
         off = changed or other_rate(window, chosen, experience, policy)
@@ -367,7 +368,7 @@ class AutoJoin(JoinLife):
         if changed is not None:
             self._watch.hurry(join)
         done = window.done
-        if done.finished:
+        if done.finished and self.spec.as_of is None:
             unmatched = done.unmatched if counts else int(done.finished * self._plan.stream.absent)
             sample.matched(done.finished, unmatched, done.rows_out if self.spec.carries_master else 0)
         schema = self._stream_schema

@@ -85,6 +85,8 @@ class Explanation:
     measured: Measured | None = None
     #: why the plan was made again while the join ran, oldest first
     revisions: tuple[str, ...] = ()
+    #: which of a key's rows are joined, if not all: those that were valid at the tuple's time
+    history: str | None = None
 
     @property
     def rival(self) -> Candidate | None:
@@ -107,6 +109,8 @@ class Explanation:
         )
         yield f"  reads    {self.reading.why}"
         yield f"  S        {self.plan.stream.text()}"
+        if self.history is not None:
+            yield f"  history  of a key's rows those valid at the tuple's time: {self.history}"
         batch = chosen.situation.workload.batch
         share = budget / max(r.bytes, 1.0)
         yield f"  memory   {format_bytes(budget)}, {share:.3g} × R; batches of {batch:,} tuples{_ending(chosen)}"
@@ -206,6 +210,7 @@ class Explanation:
                 "horizon": _or_none(self.chosen.horizon),
                 "direct": self.reading.direct,
                 "reads": self.reading.why,
+                "history": self.history,
             },
             "stream": {
                 "seen": stream.seen,
@@ -221,7 +226,8 @@ def explain(
     join: SemiStreamJoin, plan: JoinPlan, chosen: Candidate, reading: Reading, revisions: tuple[str, ...] = ()
 ) -> Explanation:
     """A plan beside the join that was opened after it."""
-    return Explanation(plan, chosen, reading, Measured.of(join, plan, chosen.situation.workload.batch), revisions)
+    measured = Measured.of(join, plan, chosen.situation.workload.batch)
+    return Explanation(plan, chosen, reading, measured, revisions, join.spec.history)
 
 
 def why_not(chosen: Candidate, rival: Candidate) -> str:

@@ -24,7 +24,7 @@ def least_budget(master: Master, spec: JoinSpec, schema: pa.Schema, *, direct: b
     Plans tell: nothing is opened but R, in the finest cut that it has. None where no algorithm can.
     """
     r = master_facts(master, spec, None if master.has_index else LEAST_PAGE_ROWS, direct)
-    s = StreamFacts.of(schema, spec, master.coder.exact)
+    s = StreamFacts.of(schema, spec, master.coder.is_key)
     least: int | None = None
     for algorithm in ALGORITHMS.values():
         if algorithm.predict is not None and (master.has_index or not algorithm.needs_index):

@@ -37,6 +37,8 @@ def open_join(
     memory: str | int = DEFAULT_MEMORY,
     reads: str = AUTO,
     suffix: str = "_right",
+    as_of: str | None = None,
+    valid: Sequence[str] | None = None,
     stream_schema: pa.Schema | None = None,
     sample: pa.RecordBatch | None = None,
     profile: CostProfile | None = None,
@@ -56,6 +58,11 @@ def open_join(
     schemas are checked at once instead of at the first push. `options` belong to the algorithm; "auto" takes
     `max_delay`, the longest time that a tuple may wait at full speed ("30s").
 
+    With `as_of` and `valid` only those master rows of a key match that were valid at the tuple's time: `as_of` names
+    the stream's column with that time, `valid` R's columns since when a row is valid and from when on no longer, for
+    example `as_of="event_time", valid=("valid_from", "valid_to")`: valid_from <= event_time < valid_to, where a null
+    valid_from is since ever and a null valid_to is still. A tuple without a time matches nothing.
+
     `reads` says how pages of R are read: "mapped", through the page cache; "direct", past it (a page store only);
     "auto", whichever suits the size of R and the memory of the machine (`join.explain()` says which and why).
 
@@ -70,6 +77,8 @@ def open_join(
         memory=memory,
         algorithm=algorithm,
         suffix=suffix,
+        as_of=as_of,
+        valid=valid,
         max_delay=max_delay,
         reads=reads,
         options=options,

@@ -72,7 +72,7 @@ def worth_of_store(
     facts = master_facts(master, spec)
     stored = Situation(
         MasterFacts.stored(facts),
-        StreamFacts.of(sample.schema, spec, master.coder.exact),
+        StreamFacts.of(sample.schema, spec, master.coder.is_key),
         budget,
         Workload(stream.keys, max(sample.num_rows, 1), False, spec.how),
     )

@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from semistream.algorithms.registry import ALGORITHMS
 from semistream.columns.border import check_arrays
-from semistream.columns.keys import KeyCoder
 from semistream.columns.plain import to_plain
 from semistream.engine.join import SemiStreamJoin
 from semistream.errors import BudgetError
@@ -67,11 +66,7 @@ class StreamSample:
     def __init__(self, master: Master, spec: JoinSpec, schema: pa.Schema, capacity: int = 1 << 16) -> None:
         self._master, self._spec = master, spec
         self._at = [schema.get_field_index(name) for name in spec.stream_on]
-        self._coder = KeyCoder.for_stream(
-            [schema.field(name).type for name in spec.stream_on],
-            [master.schema.field(name).type for name in spec.master_on],
-            mask=master.coder.mask,
-        )
+        self._coder = master.coder.for_stream([schema.field(name).type for name in spec.stream_on])
         self._random = np.random.default_rng(_SAMPLE_SEED)
         self._counts = FrequencySample(capacity)
         #: of the stream: tuples looked at, and without a usable key

@@ -14,10 +14,18 @@ if TYPE_CHECKING:
     from semistream.spark.enrichment import enrich, enrich_star
     from semistream.spark.lake import write
     from semistream.spark.layout import build_master
+    from semistream.spark.refresh import apply_changes, refresh_master
 
-__all__ = ["build_master", "enrich", "enrich_star", "metrics", "write"]
+__all__ = ["apply_changes", "build_master", "enrich", "enrich_star", "metrics", "refresh_master", "write"]
 
-_HOME = {"build_master": "layout", "enrich": "enrichment", "enrich_star": "enrichment", "write": "lake"}
+_HOME = {
+    "apply_changes": "refresh",
+    "build_master": "layout",
+    "enrich": "enrichment",
+    "enrich_star": "enrichment",
+    "refresh_master": "refresh",
+    "write": "lake",
+}
 
 
 def __getattr__(name: str) -> Any:

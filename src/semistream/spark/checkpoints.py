@@ -13,9 +13,9 @@ from typing import Any
 
 from semistream.errors import ConfigError, StoreError
 from semistream.sealed import put_file
-from semistream.spark.records import FOLDER, numbered
+from semistream.spark.records import FOLDER, all_committed, numbered
 
-_MARK = "sink.json"
+_MARK, _LETTERS = "sink.json", "letters.json"
 
 
 def has_begun(checkpoint: Path) -> bool:
@@ -55,3 +55,28 @@ def claim_checkpoint(checkpoint: Path, format: str, path: str) -> None:
     place = checkpoint / FOLDER
     place.mkdir(parents=True, exist_ok=True)
     put_file(place / _MARK, json.dumps(mark).encode(), replace=True)
+
+
+def claim_letters(checkpoint: Path, tables: list[list[str]]) -> None:
+    """Note the tables of dead letters, each with its enrichment and format; refuses others in mid-batch.
+
+    A batch commits its dead letters before its rows. If it was cut off in between it is attempted again, and must put
+    them nowhere else.
+    """
+    path = checkpoint / FOLDER / _LETTERS
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        found = []
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path}, which says where dead letters go, cannot be read ({error}): put it back") from error
+    if found == tables:
+        return
+    if found and not all_committed(checkpoint):
+        named = ", ".join(f"{format} {place} (of {name})" for name, format, place in found)
+        raise ConfigError(
+            f"the last batch of {checkpoint} is not finished, and its dead letters may be in {named} already: start "
+            "the query with these once, let it finish a batch and stop it; then change where they go"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    put_file(path, json.dumps(tables).encode(), replace=True)

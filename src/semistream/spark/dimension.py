@@ -20,6 +20,7 @@ from semistream.master.reading import Reading, choose_reading
 from semistream.planner.open import check_request
 from semistream.planner.policy import Policy
 from semistream.sealed import digest
+from semistream.spark.missing import Missing
 from semistream.spec import JoinRequest, JoinSpec
 
 #: what an enrichment has unless it says otherwise: memory of an executor, algorithm
@@ -51,6 +52,8 @@ class Dimension:
     lineage: str = ""
     stream: bytes = b""
     columns: bytes = b""
+    #: what becomes of tuples without a match, if that is more than `how` says
+    missing: Missing = field(default_factory=Missing)
 
     def with_algorithm(self, algorithm: str) -> Dimension:
         """The same enrichment by another algorithm."""
@@ -96,6 +99,8 @@ class Dimension:
             "options": {name: _plain(options[name]) for name in sorted(options)},
             "stream": _columns(self.stream),
             "columns": _columns(self.columns),
+            **({} if spec.valid is None else {"as of": spec.as_of, "valid": list(spec.valid)}),
+            **({"on missing": self.missing.meaning} if self.missing.is_apart else {}),
         }
 
     def open_master(self, version: int | None) -> Master:
@@ -134,15 +139,18 @@ class Dimension:
 
     def join_with(self, master: Master, budget: int | None = None, reading: Reading | None = None) -> SemiStreamJoin:
         """The join with master data that was opened for it, and is closed with it."""
-        return join_owning(master, replace(self.request, memory_bytes=budget or self.private_bytes), reading)
+        request = replace(self.request, memory_bytes=budget or self.private_bytes)
+        return join_owning(master, request, reading, follows=True)
 
 
-def join_owning(master: Master, request: JoinRequest, reading: Reading | None = None) -> SemiStreamJoin:
+def join_owning(
+    master: Master, request: JoinRequest, reading: Reading | None = None, *, follows: bool = False
+) -> SemiStreamJoin:
     """A join by the algorithm that the request names, which closes the master data with itself."""
     try:
         algorithm, options, size = resolve(request.algorithm), request.options, request.memory_bytes
         reading = choose_reading(master, request.reads, size) if reading is None else reading
-        join = SemiStreamJoin(algorithm, master, request.spec, size, options, direct=reading.direct)
+        join = SemiStreamJoin(algorithm, master, request.spec, size, options, direct=reading.direct, follows=follows)
     except BaseException:
         master.close()
         raise
@@ -160,7 +168,13 @@ def checked(request: JoinRequest) -> JoinRequest:
 def request_meant(meaning: Mapping[str, Any], memory_bytes: int) -> JoinRequest:
     """The request behind the `meaning` of a dimension, inside other bytes."""
     spec = JoinSpec.make(
-        dict(meaning["on"]), meaning["how"], meaning["select"], meaning["suffix"], meaning["names without case"]
+        dict(meaning["on"]),
+        meaning["how"],
+        meaning["select"],
+        meaning["suffix"],
+        meaning["names without case"],
+        meaning.get("as of"),
+        meaning.get("valid"),
     )
     return JoinRequest(spec, memory_bytes, meaning["algorithm"], meaning["options"])
 

@@ -6,10 +6,10 @@ import os
 import secrets
 from collections.abc import Iterator, Sequence, Set
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -29,26 +29,36 @@ from semistream.spark.carry import CarryPlan, run_carrying
 from semistream.spark.cleanup import watch
 from semistream.spark.dimension import DEFAULT_ALGORITHM, DEFAULT_MEMORY, SHARED_PART, Dimension, checked
 from semistream.spark.executors import check_executors
-from semistream.spark.mapping import label_of, map_batches
+from semistream.spark.fusing import stored_schema
+from semistream.spark.mapping import Mail, label_of, map_batches
+from semistream.spark.missing import Missing, MissingOptions, check_waiting_request
 from semistream.spark.names import folds_case, resolved
 from semistream.spark.narrowing import narrowed
+from semistream.spark.parking import MOST_SHARD_BYTES, ParkPlan, parked_meaning, run_parking
 from semistream.spark.paths import shared_path
 from semistream.spark.records import Records, records_folder
-from semistream.spark.ticks import ticks
+from semistream.spark.ticks import parked_ticks, ticks
 from semistream.spark.worker import BATCH_PROPERTY, QUERY_PROPERTY, TaskInfo, version_of
 from semistream.spec import AUTO, DEFAULT_HOW, JoinRequest, JoinSpec, On
+
+#: (master, on, select), or with R's columns of validity (master, on, select, valid)
+StarDimension: TypeAlias = (
+    tuple[str | Path, On, Sequence[str] | None] | tuple[str | Path, On, Sequence[str] | None, Sequence[str] | None]
+)
 
 
 def enrich(
     df: DataFrame,
     master: str | Path,
     on: On,
-    how: str = DEFAULT_HOW,
+    how: str | None = None,
     select: Sequence[str] | None = None,
     memory: str | int = DEFAULT_MEMORY,
     algorithm: str = DEFAULT_ALGORITHM,
     shuffle: Literal["none", "key"] | None = None,
     *,
+    as_of: str | None = None,
+    valid: Sequence[str] | None = None,
     max_delay: str | float | None = None,
     checkpoint: str | Path | None = None,
     reads: str = AUTO,
@@ -56,6 +66,12 @@ def enrich(
     name: str | None = None,
     shards: int | None = None,
     policy: Policy | None = None,
+    on_missing: str | None = None,
+    wait: str | float | None = None,
+    wait_bytes: str | int | None = None,
+    then: str | None = None,
+    dead_letters: str | Path | None = None,
+    dead_letter_format: str | None = None,
     **options: Any,
 ) -> DataFrame:
     """Join a DataFrame with master data, keeping its source and sink.
@@ -66,13 +82,25 @@ def enrich(
     what the metrics call this enrichment. `options` belong to the algorithm; with "auto" the first tasks look at the
     stream and choose one, and later ones revise that; `policy` holds the thresholds.
 
+    With `as_of`, the stream's column with the time of a row, and `valid`, two columns of R, for example
+    `as_of="event_time", valid=("valid_from", "valid_to")`, only those rows of a key match that were valid then:
+    valid_from <= event_time < valid_to, where a null valid_from is since ever and a null valid_to is still.
+
     `reads` says how pages of R are read: "mapped", through the page cache, "direct", past it (a page store only), or
     "auto": every worker process decides that by the memory of its machine when it opens R, and the metrics say how.
 
     Every tuple is finished in its micro-batch, unless `max_delay` ("30s") allows a scan operator to let it wait that
     long, so that many batches share one pass over R. What waits is kept in the query's `checkpoint`, the same path that
     the query is started with; the stream is then shuffled by key.
+
+    `on_missing` says what becomes of tuples without a match. "null" and "drop" are how="left", which is the default,
+    and how="inner". "dead_letter" sends them to a second table, `dead_letters` ("parquet" or "delta"), which needs
+    `semistream.spark.write`. "wait" parks them in the query's `checkpoint`, until a version of R has their key or
+    `wait` ("10m") has passed; after that `then` is one of the others. At most `wait_bytes` are parked ("64MB"): the
+    oldest leave early.
     """
+    given = MissingOptions(on_missing, wait, wait_bytes, then, dead_letters, dead_letter_format)
+    how, missing = given.read(how)
     request = JoinRequest.make(
         on=on,
         how=how,
@@ -80,29 +108,42 @@ def enrich(
         memory=memory,
         algorithm=algorithm,
         suffix=suffix,
+        as_of=as_of,
+        valid=valid,
         max_delay=max_delay,
         reads=reads,
         options=options,
     )
-    where = Placement(name=name, shuffle=shuffle, shards=shards, checkpoint=checkpoint)
+    where = Placement(name=name, shuffle=shuffle, shards=shards, checkpoint=checkpoint, missing=missing)
     return enrich_by(df, master, request, where, policy)
 
 
 @dataclass(frozen=True)
 class Placement:
-    """How an enrichment runs on Spark: its name, where its tuples go, and where those are kept that wait."""
+    """How an enrichment runs on Spark: its name, where its tuples go, and where those are kept that wait.
+
+    `missing` is what becomes of those without a match; the request is then of a left join.
+    """
 
     name: str | None = None
     shuffle: str | None = None
     shards: int | None = None
     checkpoint: str | Path | None = None
+    missing: Missing = field(default_factory=Missing)
 
 
 def enrich_by(
     df: DataFrame, master: str | Path, request: JoinRequest, where: Placement, policy: Policy | None = None
 ) -> DataFrame:
     """`enrich`, by a request that is there already."""
-    dimension = describe(df, master, request, where.name, policy=policy)
+    missing = where.missing
+    if missing.waits:
+        check_waiting_request(request, df.isStreaming)
+    if missing.is_apart:
+        request = replace(request, spec=replace(request.spec, apart=True))
+    dimension = replace(describe(df, master, request, where.name, policy=policy), missing=missing)
+    if missing.waits:
+        return _park(df, dimension, where)
     if request.max_delay_s is not None and df.isStreaming:
         dimension = _planned(df, dimension, where.checkpoint) if request.is_auto else dimension
         chosen = dimension.request
@@ -113,11 +154,13 @@ def enrich_by(
 
 def enrich_star(
     df: DataFrame,
-    dimensions: Sequence[tuple[str | Path, On, Sequence[str] | None]],
+    dimensions: Sequence[StarDimension],
     how: str = DEFAULT_HOW,
     memory: str | int = DEFAULT_MEMORY,
     algorithm: str = DEFAULT_ALGORITHM,
     *,
+    as_of: str | None = None,
+    valid: Sequence[str] | None = None,
     reads: str = AUTO,
     suffix: str = "_right",
     policy: Policy | None = None,
@@ -125,12 +168,19 @@ def enrich_star(
 ) -> DataFrame:
     """Join a DataFrame with several dimensions, given as (master, on, select), in one pass through Python.
 
-    The budget is divided evenly among them.
+    The budget is divided evenly among them. `as_of` and `valid` are for all of them, as in `enrich`; a dimension with
+    other columns gives these as (master, on, select, valid), and one without a history None in their place.
     """
     if not dimensions:
         raise ConfigError("enrich_star was given no dimension; give at least one (master, on, select)")
+    if as_of is not None and valid is None and not any(len(each) > 3 for each in dimensions):
+        raise ConfigError(
+            "as_of was given without valid; name R's columns for all dimensions, valid=('valid_from', 'valid_to'), or "
+            "of those that have a history, as (master, on, select, valid)"
+        )
     requests = []
-    for master, on, select in dimensions:
+    for master, on, select, *own in dimensions:
+        lasting = own[0] if own else valid
         request = JoinRequest.make(
             on=on,
             how=how,
@@ -138,6 +188,8 @@ def enrich_star(
             memory=memory,
             algorithm=algorithm,
             suffix=suffix,
+            as_of=None if as_of is not None and lasting is None else as_of,
+            valid=lasting,
             reads=reads,
             options=options,
         )
@@ -210,7 +262,9 @@ def _columns_wanted(master: Master, spec: JoinSpec) -> tuple[tuple[str, ...], by
         select = tuple(name for name in master.schema.names if name not in spec.master_on)
     require_columns(master.schema, select, "master data")
     carried = select if spec.carries_master else ()
-    columns = master.columns_schema(list(dict.fromkeys([*spec.master_on, *carried])))
+    if spec.valid is not None:
+        require_columns(master.schema, spec.valid, "master data")
+    columns = master.columns_schema(list(dict.fromkeys([*spec.master_on, *carried, *(spec.valid or ())])))
     return select, columns.serialize().to_pybytes()
 
 
@@ -245,15 +299,12 @@ def _apply(df: DataFrame, dimensions: tuple[Dimension, ...], where: Placement) -
     if shuffle == "key":
         df = by_key(df, dimensions[0], shards or df.sparkSession.sparkContext.defaultParallelism)
     task = JoinTask(dimensions, metrics.collector(df.sparkSession))
-    return map_batches(df, task, schema, label_of(dimensions), task.joins)
+    return map_batches(df, task, schema, label_of(dimensions), task.joins, _mail(df, dimensions[0]))
 
 
 def _carry(df: DataFrame, dimension: Dimension, where: Placement) -> DataFrame:
     folder = _carry_folder(dimension, where.checkpoint)
-    if where.shuffle not in (None, "key"):
-        raise ConfigError(
-            f"shuffle={where.shuffle!r} cannot be had with max_delay, which needs shuffle='key'; leave it out"
-        )
+    _require_shuffle(where, "max_delay")
     (dimension,), schema = described(df, (dimension,))
     default = df.sparkSession.sparkContext.defaultParallelism
     bound = Records(folder).bind(dimension.name, dimension.master, dimension.meaning, where.shards, default)
@@ -263,6 +314,38 @@ def _carry(df: DataFrame, dimension: Dimension, where: Placement) -> DataFrame:
     report = metrics.collector(df.sparkSession)
     label = label_of((dimension,), f"max_delay {plan.max_delay_s:g}s")
     return map_batches(stream, partial(_carrying_task, plan, report), schema, label)
+
+
+def _park(df: DataFrame, dimension: Dimension, where: Placement) -> DataFrame:
+    folder = _carry_folder(dimension, where.checkpoint, "on_missing='wait'")
+    _require_shuffle(where, "on_missing='wait'")
+    mail = _mail(df, dimension)
+    (dimension,), schema = described(df, (dimension,))
+    default = df.sparkSession.sparkContext.defaultParallelism
+    bound = Records(folder).bind(dimension.name, dimension.master, parked_meaning(dimension), where.shards, default)
+    plan = ParkPlan(dimension, str(folder), secrets.token_hex(8), bound.shards)
+    if plan.shard_bytes > MOST_SHARD_BYTES:
+        raise ConfigError(
+            f"wait_bytes={dimension.missing.wait_bytes} is too much for {bound.shards} shards, which write what is "
+            f"parked with every batch: give at most {bound.shards * MOST_SHARD_BYTES}, or more shards to a new query"
+        )
+    tick = parked_ticks(df.sparkSession, folder, bound.shards, plan.wait_s, dimension.master)
+    stream = _in_shards(df, dimension, bound.shards, tick)
+    report = metrics.collector(df.sparkSession)
+    return map_batches(stream, partial(_parking_task, plan, report), schema, label_of((dimension,)), mail=mail)
+
+
+def _mail(df: DataFrame, dimension: Dimension) -> Mail | None:
+    """The dead letters of an enrichment of `df`, if it has any."""
+    letters = dimension.missing.letters
+    return None if letters is None else Mail(dimension.name, letters, stored_schema(df).serialize().to_pybytes())
+
+
+def _require_shuffle(where: Placement, what: str) -> None:
+    if where.shuffle not in (None, "key"):
+        raise ConfigError(
+            f"shuffle={where.shuffle!r} cannot be had with {what}, which needs shuffle='key'; leave it out"
+        )
 
 
 def _in_shards(df: DataFrame, dimension: Dimension, shards: int, tick: DataFrame) -> DataFrame:
@@ -287,10 +370,10 @@ def _planned(df: DataFrame, dimension: Dimension, checkpoint: str | Path | None)
     return dimension if found is None else dimension.with_algorithm(found)
 
 
-def _carry_folder(dimension: Dimension, checkpoint: str | Path | None) -> Path:
+def _carry_folder(dimension: Dimension, checkpoint: str | Path | None, what: str = "max_delay") -> Path:
     if checkpoint is None:
         raise ConfigError(
-            "max_delay lets tuples wait between micro-batches, and they are kept in the query's checkpoint: give "
+            f"{what} lets tuples wait between micro-batches, and they are kept in the query's checkpoint: give "
             "checkpoint=, the checkpointLocation with which the query is started"
         )
     return records_folder(shared_path(checkpoint, "checkpoint"), dimension.name)
@@ -323,6 +406,12 @@ class JoinTask:
         """The task without master columns that are not wanted, and the places of the columns that it still gives."""
         dimensions, given = narrowed(self.dimensions, wanted)
         return replace(self, dimensions=dimensions), given
+
+
+def _parking_task(
+    plan: ParkPlan, report: metrics.Reporter, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    return _reported(run_parking(plan, batches), report)
 
 
 def _reported(

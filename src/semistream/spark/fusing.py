@@ -43,6 +43,7 @@ from pyspark.sql.types import (
     _parse_datatype_json_string,
 )
 
+from semistream.engine.output import is_apart
 from semistream.spark.expressions import (
     Both,
     Column,
@@ -85,9 +86,15 @@ class Stage:
     work: Work
     selection: Selection
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in self.work(batches):
-            yield self.selection.on(batch)
+    def __call__(
+        self, batches: Iterator[pa.RecordBatch], letter: Callable[[pa.RecordBatch], None] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The stage's rows; `letter` is called with the tuples that have no match, if these have a table."""
+        for batch in self.work(batches) if letter is None else self.work.with_letters(batches):
+            if letter is not None and is_apart(batch):
+                letter(batch)
+            else:
+                yield self.selection.on(batch)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,9 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
@@ -37,7 +39,8 @@ from semistream.spark.cleanup import active_checkpoints
 from semistream.spark.enrichment import micro_batch
 from semistream.spark.executors import check_executors
 from semistream.spark.fusing import Fused, NotFused, Stage, fused, stored_schema
-from semistream.spark.mapping import map_batches
+from semistream.spark.letters import Letterbox, refuse_letters
+from semistream.spark.mapping import Mail, map_batches
 from semistream.spark.names import actual, folds_case
 from semistream.spark.paths import shared_path
 from semistream.spark.worker import as_described
@@ -95,6 +98,11 @@ class WritePlan:
     def is_fused(self) -> bool:
         return bool(self.stages)
 
+    @property
+    def mail(self) -> tuple[Mail, ...]:
+        """The dead letters of the stages."""
+        return tuple(stage.work.mail for stage in self.stages if stage.work.mail is not None)
+
 
 def plan_write(df: DataFrame) -> WritePlan:
     """Look whether join and write can be one pass."""
@@ -104,7 +112,9 @@ def plan_write(df: DataFrame) -> WritePlan:
         raise SchemaError(f"a column cannot be handed to Python ({error}); drop or cast it before writing") from error
     try:
         found: Fused = fused(df)
+        refuse_letters(found.source, "the enrichments cannot be done in one process")
     except NotFused as why:
+        refuse_letters(df, str(why))
         return WritePlan(df, (), schema, f"rows come from Spark and are written by its Python workers, since {why}")
     after = f" after {found.label}"
     return WritePlan(found.source, found.stages, schema, f"join and write are one pass: {found.label}", after)
@@ -212,13 +222,16 @@ def _start(
 ) -> LakeQuery:
     check_executors(df.sparkSession)
     plan = plan_write(df)
+    letters = Letterbox.of(plan, place)
     claim_checkpoint(checkpoint, table.format, place)
+    letters.claim(checkpoint)
+    letters.prepare()
     table.prepare(plan.schema, partition_by)
 
     def batch(rows: DataFrame, number: int) -> None:
         query = micro_batch(rows.sparkSession).query
         assert query is not None
-        write_batch(rows, plan, table, place, query, number)
+        write_batch(rows, plan, table, place, query, number, letters)
 
     writer = plan.frame.writeStream.foreachBatch(batch).option("checkpointLocation", str(checkpoint))
     writer = writer.trigger(**trigger) if trigger else writer
@@ -231,30 +244,48 @@ def _start(
 def _write_now(df: DataFrame, table: LakeTable, place: str, partition_by: tuple[str, ...], name: str | None) -> Written:
     check_executors(df.sparkSession)
     plan = plan_write(df)
+    letters = Letterbox.of(plan, place)
+    letters.prepare()
     table.prepare(plan.schema, partition_by)
     app, batch = _call(df.sparkSession, place, name)
-    done = write_batch(plan.frame, plan, table, place, app, batch)
+    done = write_batch(plan.frame, plan, table, place, app, batch, letters)
     return Written(
         place, table.format, done.files, done.rows, done.n_bytes, done.version, done.skipped, plan.is_fused, plan.how
     )
 
 
-def write_batch(rows: DataFrame, plan: WritePlan, table: LakeTable, place: str, app: str, number: int) -> Committed:
-    """Write the rows of a batch and commit them, unless they are there."""
+def write_batch(
+    rows: DataFrame, plan: WritePlan, table: LakeTable, place: str, app: str, number: int, letters: Letterbox
+) -> Committed:
+    """Write the rows of a batch and commit them, unless they are there.
+
+    Dead letters are committed first: where the rows are, they are too.
+    """
     if table.done(app, number):
         if _keeps_state(rows.sparkSession):
             # Spark wants to see that the operators before the write have been through all rows.
             rows.write.format("noop").mode("overwrite").save()
         return SKIPPED
-    files = write_files(rows, plan, table.target(app, number), f"write({table.format}, {place})")
+    label, targets = f"write({table.format}, {place})", letters.targets(app, number)
+    files, *mailed = _written(rows, plan, (table.target(app, number), *targets), label)
+    letters.commit(app, number, mailed)
     return table.commit(app, number, files)
 
 
 def write_files(rows: DataFrame, plan: WritePlan, target: Target, label: str) -> list[WrittenFile]:
     """Have the rows written by Spark's tasks; the files of those that succeeded."""
-    task = WriteTask(target, plan.schema.serialize().to_pybytes(), plan.stages)
-    found = map_batches(rows, task, "file string", f"{label}{plan.after}").collect()
-    return [WrittenFile.from_json(row[0]) for row in found]
+    return _written(rows, plan, (target,), label)[0]
+
+
+def _written(rows: DataFrame, plan: WritePlan, targets: Sequence[Target], label: str) -> list[list[WrittenFile]]:
+    """The files of the rows, and of the dead letters of each stage that has some."""
+    target, *mailed = targets
+    task = WriteTask(target, plan.schema.serialize().to_pybytes(), plan.stages, tuple(mailed))
+    found = map_batches(rows, task, "file string, target int", f"{label}{plan.after}").collect()
+    files: list[list[WrittenFile]] = [[] for _ in targets]
+    for text, number in found:
+        files[number].append(WrittenFile.from_json(text))
+    return files
 
 
 def _keeps_state(spark: SparkSession) -> bool:
@@ -272,23 +303,40 @@ def _keeps_state(spark: SparkSession) -> bool:
 
 @dataclass(frozen=True)
 class WriteTask:
-    """What a task does: it makes rows of its input by the stages, writes them, and gives the names of its files."""
+    """What a task does: it makes rows of its input by the stages, writes them, and gives the names of its files.
+
+    `mailed` is where the dead letters go, for each stage that has some.
+    """
 
     target: Target
     schema: bytes
     stages: tuple[Stage, ...]
+    mailed: tuple[Target, ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         schema = pa.ipc.read_schema(pa.py_buffer(self.schema))
         context = TaskContext.get()
         part = 0 if context is None else context.partitionId()
-        with for_files(), FileWriter(self.target, schema, part) as writer:
+        with for_files(), ExitStack() as stack:
+            writers = [stack.enter_context(FileWriter(self.target, schema, part))]
             for stage in self.stages:
-                batches = stage(batches)
+                mail = stage.work.mail
+                if mail is None:
+                    batches = stage(batches)
+                    continue
+                written = pa.ipc.read_schema(pa.py_buffer(mail.schema))
+                writers.append(stack.enter_context(FileWriter(self.mailed[len(writers) - 1], written, part)))
+                batches = stage(batches, partial(_write_described, writers[-1], written))
             for batch in batches:
-                writer.write(as_described(schema, batch))
-            files = writer.finish()
-        yield pa.RecordBatch.from_pydict({"file": pa.array([file.to_json() for file in files], pa.string())})
+                writers[0].write(as_described(schema, batch))
+            files = [(file.to_json(), number) for number, writer in enumerate(writers) for file in writer.finish()]
+        names, numbers = [name for name, _ in files], [number for _, number in files]
+        columns = {"file": pa.array(names, pa.string()), "target": pa.array(numbers, pa.int32())}
+        yield pa.RecordBatch.from_pydict(columns)
+
+
+def _write_described(writer: FileWriter, schema: pa.Schema, batch: pa.RecordBatch) -> None:
+    writer.write(as_described(schema, batch))
 
 
 class _Calls:

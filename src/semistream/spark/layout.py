@@ -44,7 +44,7 @@ from semistream.spark.names import actual, folds_case
 from semistream.spark.paths import shared_path
 
 _CODE = "code"
-_SHARED = "the store must be on a file system that the driver and all executors mount under one path"
+SHARED = "the store must be on a file system that the driver and all executors mount under one path"
 
 
 def build_master(
@@ -77,7 +77,7 @@ def build_master(
         raise ConfigError(f"keep_versions={keep_versions} is out of range; allowed are whole numbers from 0")
     check_page_rows(page_rows)
     check_executors(df.sparkSession)
-    schema = _stored_schema(df)
+    schema = stored_schema(df)
     keys = (on,) if isinstance(on, str) else tuple(on)
     if folds_case(df.sparkSession):
         # Columns are taken by their place, so a name that is there as it was written means one column.
@@ -130,7 +130,7 @@ def _warn_readers(target: Path, schema: pa.Schema, keys: tuple[str, ...]) -> Non
         )
 
 
-def _stored_schema(df: DataFrame) -> pa.Schema:
+def stored_schema(df: DataFrame) -> pa.Schema:
     """The columns as the store keeps them: Spark's Arrow types, with UTC as the zone whatever the session's is."""
     try:
         return to_arrow_schema(df.schema, timezone="UTC")
@@ -195,11 +195,11 @@ class _ShardTask:
         plan, folder = self.plan(), Path(self.folder)
         feed = plan.feed
         if not folder.is_dir():
-            raise StoreError(f"{folder} is not there on {os.uname().nodename}: {_SHARED}")
+            raise StoreError(f"{folder} is not there on {os.uname().nodename}: {SHARED}")
         with ShardWriter(folder, _attempt_files(), plan.physical, feed.code_column, self.page_rows) as writer:
             last: int | None = None
             for batch in batches:
-                physical, codes, _ = feed.take(_as_stored(batch, feed.columns.schema))
+                physical, codes, _ = feed.take(as_stored(batch, feed.columns.schema))
                 if not len(codes):
                     continue
                 if bool((codes[1:] < codes[:-1]).any()) or (last is not None and int(codes[0]) < last):
@@ -222,7 +222,7 @@ def _attempt_files() -> tuple[str, str]:
     return f"attempt-{attempt}.pages", f"attempt-{attempt}.index"
 
 
-def _as_stored(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def as_stored(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """A batch with the store's names and types; Spark's differ in time zones, and in offsets if asked for."""
     arrays = [
         array if array.type == column.type else array.cast(column.type)
@@ -247,7 +247,7 @@ def _in_place(folder: Path, shards: Sequence[Shard]) -> list[Shard]:
             (shard.index_file, index, shard.index_bytes),
         ):
             if not (folder / name).is_file() or (folder / name).stat().st_size != size:
-                raise StoreError(f"a task wrote {folder / name}, and the driver does not see it: {_SHARED}")
+                raise StoreError(f"a task wrote {folder / name}, and the driver does not see it: {SHARED}")
             os.rename(folder / name, folder / final)
         placed.append(replace(shard, pages_file=pages, index_file=index))
     final_names = {name for shard in placed for name in (shard.pages_file, shard.index_file)}

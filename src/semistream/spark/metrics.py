@@ -50,11 +50,14 @@ _COUNTS = {
     "bytes_read": "bytes_read",
     "reads": "reads",
 }
-_SUMS = ("rows_in", *_COUNTS, "carried", "builds", "cache_failures", "seconds_input", "seconds_join", "seconds_build")
-_LARGEST = ("cache_bytes", "peak_bytes", "generation", "master_version", "carried_oldest_s")
+#: of tuples without a match that are parked or become dead letters (`parking.py`)
+_PARKED = ("parked", "parked_bytes", "retried", "expired", "left_early", "dead_letters")
+_SECONDS = ("seconds_input", "seconds_join", "seconds_build")
+_SUMS = ("rows_in", *_COUNTS, "carried", *_PARKED, "builds", "cache_failures", *_SECONDS)
+_LARGEST = ("cache_bytes", "peak_bytes", "generation", "master_version", "carried_oldest_s", "parked_oldest_s")
 #: words: all that tasks said, and the last
 _DIFFERENT, _LAST = ("algorithm", "reading"), ("reading_why", "last_cache_failure")
-_FRACTIONS = ("seconds", "seconds_input", "seconds_join", "seconds_build", "carried_oldest_s", "hit_rate")
+_FRACTIONS = ("seconds", *_SECONDS, "carried_oldest_s", "parked_oldest_s", "hit_rate")
 
 
 @dataclass
@@ -115,6 +118,9 @@ class TaskMetrics:
         self.algorithm = held.join.name
         self.reading, self.reading_why = held.reading.name, held.reading.why
         self.values |= {name: more[counter] for name, counter in _COUNTS.items()}
+        missing = held.dimension.missing
+        if missing.letters is not None and not missing.waits:
+            self.values["dead_letters"] = self.values["unmatched"]
         memory = held.join.memory
         generations = held.generations
         current = None if generations is None else generations.current
@@ -266,7 +272,7 @@ ARRIVED = threading.Event()
 def _summary(tasks: list[dict[str, Any]]) -> dict[str, Any]:
     summary: dict[str, Any] = {name: sum(values.get(name, 0) for values in tasks) for name in _SUMS}
     summary |= {name: max(values.get(name, 0) for values in tasks) for name in _LARGEST}
-    summary["seconds"] = sum(summary[name] for name in ("seconds_input", "seconds_join", "seconds_build"))
+    summary["seconds"] = sum(summary[name] for name in _SECONDS)
     asked = summary["hits"] + summary["misses"]
     summary["hit_rate"] = summary["hits"] / asked if asked else 0.0
     for name in _DIFFERENT:

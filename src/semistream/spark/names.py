@@ -50,6 +50,11 @@ def resolved(spec: JoinSpec, stream: Sequence[str], master: Path) -> JoinSpec:
     select = spec.select
     if select is not None:
         select = tuple(actual(name, known, "the master data") for name in select)
+    if spec.as_of is not None and spec.valid is not None:
+        start, end = (actual(name, known, "the master data") for name in spec.valid)
+        if start == end:
+            raise ConfigError(f"valid={list(spec.valid)} names a column twice, in another case; name two columns")
+        spec = replace(spec, as_of=actual(spec.as_of, stream, "the stream"), valid=(start, end))
     return replace(spec, stream_on=stream_on, master_on=master_on, select=select)
 
 

@@ -1,27 +1,30 @@
 """A pipeline as a TOML file describes it: source, enrichments, sink; read and checked before Spark is asked.
 
 Secrets stay out of the file: `${NAME}` in a text stands for an environment variable. Whatever comes from there is
-taken out again of every message (`Secrets.redact`), since nobody knows which library will quote its options.
+taken out again of every message (`sources/secrets.py`), since nobody knows which library will quote its options.
 """
 
 from __future__ import annotations
 
 import difflib
-import json
-import os
 import re
 import tomllib
-import urllib.parse
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from semistream.errors import ConfigError, SemiStreamError
 from semistream.lake.table import FORMATS
+from semistream.master.build import DEFAULT_MEMORY_LIMIT
+from semistream.sources.base import Source as MasterSource
+from semistream.sources.keeper import ON_STALE, Schedule
+from semistream.sources.open import open_source
+from semistream.sources.secrets import Secrets
 from semistream.spark.dimension import DEFAULT_ALGORITHM, DEFAULT_MEMORY, checked
+from semistream.spark.missing import Missing, MissingOptions, check_waiting_request
 from semistream.spark.session import SECRET_NAME
-from semistream.spec import DEFAULT_HOW, READS, JoinRequest
+from semistream.spec import READS, JoinRequest, parse_bytes, parse_seconds
 
 MODES = ("append", "update")
 SHUFFLES = ("none", "key")
@@ -33,13 +36,15 @@ PASSING_SINKS = ("console", "memory", "noop")
 FILE_FORMATS = ("avro", "csv", "json", "orc", "parquet", "text", "xml")
 _SCHEMALESS = ("text",)
 
-_TOP = ("name", "checkpoint", "trigger", "source", "enrich", "sink", "spark")
+_TOP = ("name", "checkpoint", "trigger", "source", "master", "enrich", "sink", "spark")
 _SOURCE = ("format", "path", "schema", "options", "sql")
 _ENRICH = (
     "master",
     "on",
     "how",
     "select",
+    "as_of",
+    "valid",
     "memory",
     "algorithm",
     "shuffle",
@@ -48,102 +53,26 @@ _ENRICH = (
     "suffix",
     "name",
     "options",
+    "on_missing",
+    "wait",
+    "wait_bytes",
+    "then",
+    "dead_letters",
+    "dead_letter_format",
 )
+_MASTER = ("path", "from", "on", "select", "where", "watermark", "deletes", "lag", "memory", "keep", "refresh")
+_REFRESH = ("every", "max_age", "on_stale")
+#: read with its variables, each of which is one part of an address
+_UNFILLED = "master.from"
 _SINK = ("format", "path", "mode", "partition_by", "options", "sql", "writer")
 _SPARK = ("master", "conf")
 
-_VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$\{")
-#: Values shorter than this are parts of other words, and so are longer ones of only letters or only digits up to that.
-_SHORT, _SHORT_WORD = 4, 8
-#: A word begins after anything but a letter or digit; an escape such as \\n or %20 ends in one and is none.
-_WORD_START = r"(?:(?<![^\W_])|(?<=\\[abfnrtv])|(?<=%[0-9A-Fa-f]{2})|(?<=\\x[0-9A-Fa-f]{2})|(?<=\\u[0-9A-Fa-f]{4}))"
 _INTERVAL = re.compile(r"\d+(\.\d+)?\s*(ms|s|m|h|(millisecond|second|minute|hour|day)s?)")
 _SHORT_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
 
 
 class PipelineError(ConfigError):
     """A pipeline file says something that cannot be done."""
-
-
-@dataclass(frozen=True)
-class Secrets:
-    """What came from the environment, and the way back to its names.
-
-    A long value is masked wherever it stands. A short one, such as `x` or `test`, is a part of many words, and to mask
-    it there would spoil the message and give the value away ("e${NAME}ited"): it is masked where it is a whole word,
-    and in the words that the file itself makes of it (`glued`).
-    """
-
-    values: dict[str, str] = field(default_factory=dict)
-    glued: dict[str, str] = field(default_factory=dict)
-
-    def fill(self, text: str, place: str) -> str:
-        """The text with its variables replaced; `$${` stands for a plain `${`."""
-        filled, at = "", 0
-        spans: list[tuple[str, int, int]] = []
-        for match in _VARIABLE.finditer(text):
-            filled += text[at : match.start()]
-            value = self._value(match, place)
-            if match[1] in self.values and value and _is_short(value):
-                spans.append((match[1], len(filled), len(filled) + len(value)))
-            filled += value
-            at = match.end()
-        filled += text[at:]
-        for name, start, end in spans:
-            while start and filled[start - 1].isalnum():
-                start -= 1
-            while end < len(filled) and filled[end].isalnum():
-                end += 1
-            self.glued[filled[start:end]] = name
-        return filled
-
-    def _value(self, match: re.Match[str], place: str) -> str:
-        if match[0] == "$${":
-            return "${"
-        name, default = match[1], match[2]
-        if name is None:
-            raise PipelineError(f"{place} has a '${{' that begins no ${{NAME}}; write '$${{' for the plain signs")
-        found = os.environ.get(name)
-        if found is None and default is None:
-            raise PipelineError(
-                f"{place} wants ${{{name}}}, which is not set; set the environment variable {name}, "
-                f"or give a default: ${{{name}:-…}}"
-            )
-        if found is None:
-            return str(default)
-        self.values[name] = found
-        return found
-
-    def redact(self, text: str) -> str:
-        """The text with `${NAME}` wherever a value stands, also as it is quoted in messages, JSON and addresses."""
-        # Values last: where one is a glued word as well, it is the same name or the value's own.
-        forms = {
-            form: name
-            for secret, name in [*self.glued.items(), *((value, name) for name, value in self.values.items())]
-            for whole in (secret, *secret.splitlines())
-            for form in (whole, repr(whole)[1:-1], json.dumps(whole)[1:-1], urllib.parse.quote(whole))
-            if form.strip()
-        }
-        if not forms:
-            return text
-        longest_first = sorted(forms, key=len, reverse=True)
-        return re.sub("|".join(map(_pattern, longest_first)), lambda match: f"${{{forms[match[0]]}}}", text)
-
-
-def _is_short(form: str) -> bool:
-    return len(form) < _SHORT or (len(form) < _SHORT_WORD and (form.isalpha() or form.isdigit()))
-
-
-def _pattern(form: str) -> str:
-    """Where a value is masked: a short one only as a whole word, or between spaces and quotes if it is none."""
-    escaped = re.escape(form)
-    if not _is_short(form):
-        return escaped
-    if not any(sign.isalnum() for sign in form):
-        return rf"(?<![^\s\"'=]){escaped}(?![^\s\"',;])"
-    before = _WORD_START if form[0].isalnum() else ""
-    after = r"(?![^\W_])" if form[-1].isalnum() else ""
-    return f"{before}{escaped}{after}"
 
 
 @dataclass(frozen=True)
@@ -156,11 +85,23 @@ class Source:
 
 
 @dataclass(frozen=True)
+class MasterData:
+    """A store that the pipeline builds, and refreshes if it has a schedule."""
+
+    path: str
+    source: MasterSource
+    schedule: Schedule | None
+    memory_bytes: int
+    keep_versions: int
+
+
+@dataclass(frozen=True)
 class Enrichment:
     master: str
     name: str
     request: JoinRequest
     shuffle: str | None
+    missing: Missing = field(default_factory=Missing)
 
 
 @dataclass(frozen=True)
@@ -183,6 +124,7 @@ class Pipeline:
     checkpoint: str | None
     trigger: dict[str, Any]
     source: Source
+    masters: tuple[MasterData, ...]
     enrichments: tuple[Enrichment, ...]
     sink: Sink
     master: str
@@ -235,12 +177,18 @@ def _read(stem: str, written: dict[str, Any], secrets: Secrets) -> Pipeline:
     for key, instead in (("spark.master", "master in [spark]"), ("spark.app.name", "name at the top of the file")):
         if key in conf:
             raise PipelineError(f"[spark] conf sets {key}; use {instead} for that")
+    enrichments = _enrichments(top)
+    masters = _masters(top, enrichments, secrets)
+    if masters:
+        tables = zip(written["master"], masters, strict=True)
+        written = {**written, "master": [{**table, "from": made.source.address.shown} for table, made in tables]}
     return Pipeline(
         name=top.text("name") or stem,
         checkpoint=checkpoint,
         trigger=_trigger(top),
         source=source,
-        enrichments=_enrichments(top),
+        masters=masters,
+        enrichments=enrichments,
         sink=sink,
         master=spark.text("master") or "local[*]",
         conf=conf,
@@ -294,6 +242,64 @@ def _sink(table: _Table) -> Sink:
     return sink
 
 
+def _tables(top: _Table, key: str) -> list[tuple[str, dict[str, Any]]]:
+    """The tables of a list, and what messages call each."""
+    given = top.values.get(key, [])
+    if not isinstance(given, list) or not all(isinstance(item, dict) for item in given):
+        raise PipelineError(f"{key} must be one or more tables [[{key}]] (two brackets)")
+    places = [f"[[{key}]]" if len(given) == 1 else f"[[{key}]] number {number}" for number in range(1, len(given) + 1)]
+    return list(zip(places, given, strict=True))
+
+
+def _masters(top: _Table, enrichments: Sequence[Enrichment], secrets: Secrets) -> tuple[MasterData, ...]:
+    used = {enrichment.master for enrichment in enrichments}
+    made: list[MasterData] = []
+    for place, values in _tables(top, "master"):
+        try:
+            one = _master(_Table(place, values, _MASTER), secrets)
+        except PipelineError:
+            raise
+        except SemiStreamError as error:
+            raise PipelineError(f"{place}: {error}") from None
+        if one.path not in used:
+            raise PipelineError(f"{place}: no [[enrich]] has master = {one.path!r}; name the path of this store there")
+        if one.path in {other.path for other in made}:
+            raise PipelineError(f"{place} is the second one with path = {one.path!r}")
+        made.append(one)
+    return tuple(made)
+
+
+def _master(table: _Table, secrets: Secrets) -> MasterData:
+    on = table.values.get("on")
+    keys = [on] if isinstance(on, str) else on
+    if not isinstance(keys, list) or not keys or not all(isinstance(key, str) and key for key in keys):
+        raise PipelineError(f'{table.place}: on = {on!r} must name the key columns of the source: "k", or ["k1", "k2"]')
+    lag = table.values.get("lag")
+    source = open_source(
+        table.needed("from"),
+        on=keys,
+        columns=table.names("select"),
+        where=table.names("where") or (),
+        watermark=table.text("watermark"),
+        deletes=table.text("deletes"),
+        lag=lag if isinstance(lag, int | float) and not isinstance(lag, bool) else table.text("lag"),
+        secrets=secrets,
+    )
+    schedule = None
+    if "refresh" in table.values:
+        times = _Table(f"{table.place} refresh", table.inner("refresh"), _REFRESH)
+        oldest = times.text("max_age")
+        every = parse_seconds(times.needed("every"))
+        schedule = Schedule(
+            every, None if oldest is None else parse_seconds(oldest), times.choice("on_stale", ON_STALE)
+        )
+    keep = table.values.get("keep", 1)
+    if not isinstance(keep, int) or isinstance(keep, bool) or keep < 0:
+        raise PipelineError(f"{table.place}: keep = {keep!r} must be a whole number from 0 on")
+    memory = parse_bytes(table.values.get("memory", DEFAULT_MEMORY_LIMIT))
+    return MasterData(table.needed("path"), source, schedule, memory, keep)
+
+
 def _enrichments(top: _Table) -> tuple[Enrichment, ...]:
     given = top.values.get("enrich")
     if not isinstance(given, list) or not given or not all(isinstance(item, dict) for item in given):
@@ -315,10 +321,21 @@ def _enrichment(table: _Table, taken: set[str]) -> Enrichment:
     name = table.text("name") or Path(master).name
     if name in taken:
         raise PipelineError(f'{table.place} is the second one named {name!r}; give it another name = "…"')
+    given = MissingOptions(
+        on_missing=table.text("on_missing"),
+        wait=table.text("wait"),
+        wait_bytes=table.values.get("wait_bytes"),
+        then=table.text("then"),
+        dead_letters=table.text("dead_letters"),
+        dead_letter_format=table.text("dead_letter_format"),
+    )
+    how, missing = given.read(table.text("how"))
     request = JoinRequest.make(
         on=table.key_columns("on"),
-        how=table.text("how") or DEFAULT_HOW,
+        how=how,
         select=table.names("select"),
+        as_of=table.text("as_of"),
+        valid=table.names("valid"),
         memory=table.values.get("memory", DEFAULT_MEMORY),
         algorithm=table.text("algorithm") or DEFAULT_ALGORITHM,
         suffix=table.text("suffix") or "_right",
@@ -327,7 +344,9 @@ def _enrichment(table: _Table, taken: set[str]) -> Enrichment:
         options=table.inner("options"),
     )
     shuffle = table.choice("shuffle", SHUFFLES) if "shuffle" in table.values else None
-    return Enrichment(master, name, checked(request), shuffle)
+    if missing.waits:
+        check_waiting_request(request, is_stream=True)
+    return Enrichment(master, name, checked(request), shuffle, missing)
 
 
 def _trigger(top: _Table) -> dict[str, Any]:
@@ -348,6 +367,8 @@ def _trigger(top: _Table) -> dict[str, Any]:
 
 
 def _filled(value: Any, secrets: Secrets, place: str) -> Any:
+    if place == _UNFILLED:
+        return value
     if isinstance(value, str):
         return secrets.fill(value, place)
     if isinstance(value, dict):

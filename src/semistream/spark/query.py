@@ -20,6 +20,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from semistream.errors import ConfigError, SemiStreamError
 from semistream.lake.table import FORMATS
+from semistream.master.format import is_store
+from semistream.sources.keeper import Keeper
 from semistream.spark import metrics
 from semistream.spark.checkpoints import has_begun, sink_of
 from semistream.spark.enrichment import Placement, enrich_by, enrich_star_by
@@ -34,7 +36,7 @@ _LOOK_SECONDS = 1
 #: what workers can be told in a sink's options
 _FILES = "file_size|row_group_size|compact"
 _LAKE_OPTIONS = {"parquet": _FILES, "delta": _FILES, "iceberg": rf"{_FILES}|catalog(\..+)?"}
-_COUNTS = ("hits", "misses", "unmatched", "pages_read", "bytes_read")
+_COUNTS = ("hits", "misses", "unmatched", "expired", "left_early", "dead_letters", "pages_read", "bytes_read")
 
 
 @dataclass
@@ -47,6 +49,11 @@ class Totals:
     hits: int = 0
     misses: int = 0
     unmatched: int = 0
+    #: tuples that waited for their key, in the shards that the last batch came to; and what became of such tuples
+    parked: int = 0
+    expired: int = 0
+    left_early: int = 0
+    dead_letters: int = 0
     pages_read: int = 0
     bytes_read: int = 0
     cache_bytes: int = 0
@@ -71,6 +78,48 @@ def spark_for(pipeline: Pipeline, say: Callable[[str], None]) -> Iterator[SparkS
 
     with explained(pipeline), running_session(pipeline.name, pipeline.master, pipeline.conf, redacted) as spark:
         yield spark
+
+
+@contextmanager
+def kept_masters(pipeline: Pipeline, say: Callable[[str], None], dry_run: bool = False) -> Iterator[Callable[[], None]]:
+    """Builds the stores of a pipeline that are missing, and refreshes them in threads until the end.
+
+    Gives what is to be called now and then: it raises when data is older than the pipeline allows.
+    """
+
+    def redacted(line: str) -> None:
+        say(pipeline.secrets.redact(line))
+
+    def check() -> None:
+        for keeper in keepers:
+            keeper.check()
+
+    keepers = [
+        Keeper(
+            shared_path(one.path, "master data"),
+            one.source,
+            one.schedule,
+            redacted,
+            keep_versions=one.keep_versions,
+            memory_limit=one.memory_bytes,
+        )
+        for one in pipeline.masters
+    ]
+    if dry_run:
+        for keeper in keepers:
+            if not is_store(keeper.path):
+                raise PipelineError(
+                    f"{keeper.path} does not exist yet, and --dry-run does not build it: build it first"
+                )
+        keepers.clear()
+    try:
+        with explained(pipeline):
+            for keeper in keepers:
+                keeper.start()
+        yield check
+    finally:
+        for keeper in keepers:
+            keeper.stop()
 
 
 def build(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
@@ -98,7 +147,7 @@ def _groups(enrichments: Sequence[Enrichment]) -> list[list[Enrichment]]:
 
     def settings(given: Enrichment) -> object:
         request = given.request
-        if given.shuffle is not None or request.max_delay_s is not None:
+        if given.shuffle is not None or request.max_delay_s is not None or given.missing.is_apart:
             return given
         return request.spec.how, request.spec.suffix, request.memory_bytes, request.algorithm, request.options
 
@@ -109,7 +158,7 @@ def _enriched(frame: DataFrame, group: Sequence[Enrichment], checkpoint: str | N
     if len(group) > 1:
         return enrich_star_by(frame, [(given.master, given.request) for given in group])
     (one,) = group
-    where = Placement(name=one.name, shuffle=one.shuffle, checkpoint=checkpoint)
+    where = Placement(name=one.name, shuffle=one.shuffle, checkpoint=checkpoint, missing=one.missing)
     return enrich_by(frame, one.master, one.request, where)
 
 
@@ -142,6 +191,12 @@ def writing(pipeline: Pipeline, frame: DataFrame) -> Writing:
     """Workers write where they can, unless the file says otherwise; a query that was begun goes on as it began."""
     sink = pipeline.sink
     against = 'the pipeline says writer = "spark"' if sink.writer == "spark" else _against_workers(pipeline)
+    letters = [given.name for given in pipeline.enrichments if given.missing.letters is not None]
+    if letters and sink.writer != "workers" and against is not None:
+        raise PipelineError(
+            f"the enrichment {letters[0]!r} has dead letters, which workers write, and here they do not: {against}. "
+            "Change that, or choose another on_missing"
+        )
     if sink.writer == "workers" or against is None:
         return Writing(True, f"workers write {sink.format} to {sink.path}: {explain_write(frame)}")
     if pipeline.checkpoint is not None and sink_of(_local(pipeline.checkpoint)) is not None:
@@ -223,8 +278,14 @@ def start(pipeline: Pipeline, frame: DataFrame) -> StreamingQuery:
     return writer.start(sink.path)
 
 
-def follow(query: StreamingQuery, pipeline: Pipeline, stop: threading.Event, seen: Callable[[Totals], None]) -> Totals:
-    """Wait for the query to end, or end it when `stop` is set; `seen` is called with every batch.
+def follow(
+    query: StreamingQuery,
+    pipeline: Pipeline,
+    stop: threading.Event,
+    seen: Callable[[Totals], None],
+    check: Callable[[], None] = lambda: None,
+) -> Totals:
+    """Wait for the query to end, or end it when `stop` is set or `check` raises; `seen` is called with every batch.
 
     A batch that is stopped half way is done again from the checkpoint when the pipeline is run next.
     """
@@ -235,6 +296,7 @@ def follow(query: StreamingQuery, pipeline: Pipeline, stop: threading.Event, see
         try:
             if stop.is_set():
                 query.stop()
+            check()
             ended = bool(query.awaitTermination(_LOOK_SECONDS))
             for progress in query.recentProgress:
                 if int(progress["batchId"]) > totals.batch and "addBatch" in progress["durationMs"]:
@@ -245,6 +307,9 @@ def follow(query: StreamingQuery, pipeline: Pipeline, stop: threading.Event, see
             if not stop.is_set():
                 raise
             ended = True
+        except SemiStreamError:
+            query.stop()
+            raise
         totals.seconds = time.perf_counter() - began
     return totals
 
@@ -263,6 +328,7 @@ def _add(totals: Totals, pipeline: Pipeline, query: str, progress: Mapping[str, 
     totals.rows_out += int(last["rows_out"])
     for name in _COUNTS:
         setattr(totals, name, getattr(totals, name) + int(values[name]))
+    totals.parked = int(values["parked"])
     totals.cache_bytes = int(values["cache_bytes"])
     totals.master_version = int(last["master_version"])
 

@@ -29,6 +29,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from semistream.engine.snapshot import Snapshot
 from semistream.errors import ConfigError, SemiStreamError, StoreError
 from semistream.sealed import digest, folder_lock, put_file, read_sealed, seal, sealed, sync, unseal
@@ -37,6 +39,8 @@ _FORMAT = 1
 #: the folder for records in a checkpoint
 FOLDER = "semistream"
 BINDING, FINISH = "binding", "finish"
+#: the last column of parked tuples: the codes of their keys (`parking.py`)
+CODE_COLUMN = "__code"
 _REMEDY = "restore the checkpoint from a backup, or start the query with another one"
 _STALE_SECONDS = 3600.0
 _NAME = re.compile(r"s(\d{5})-b(\d{12})-(\d)\.record")
@@ -58,14 +62,20 @@ class Binding:
     token: str
 
     @property
+    def parks(self) -> bool:
+        """Whether those that wait are parked until R has their key, and have met no row of it yet."""
+        return bool(self.meaning.get("on missing", {}).get("waits"))
+
+    @property
     def identity(self) -> str:
         return digest(json.dumps([self.meaning, self.shards], sort_keys=True).encode())
 
     def changes(self, other: Mapping[str, Any]) -> list[str]:
         """What is not as it was, in words."""
         found = []
-        for what, now in other.items():
-            before = self.meaning.get(what)
+        # What only one of them has, such as the columns of an as-of join, is a change too.
+        for what in {**self.meaning, **other}:
+            before, now = self.meaning.get(what), other.get(what)
             if before != now:
                 found.append(f"{what} was {_short(before)}, now it is {_short(now)}")
         return found
@@ -102,6 +112,14 @@ class Record:
     def waiting(self) -> int:
         return 0 if self.snapshot.tuples is None else self.snapshot.tuples.num_rows
 
+    @property
+    def parked(self) -> pa.Table:
+        """The tuples that wait, as they came in the stream, where they are parked."""
+        table = self.snapshot.tuples
+        if table is None or table.column_names[-1] != CODE_COLUMN:
+            raise StoreError(f"the record of batch {self.batch}, shard {self.shard} holds no parked tuples: {_REMEDY}")
+        return table.select(range(table.num_columns - 1))
+
     def to_bytes(self) -> tuple[bytes, str]:
         """The content of its file, and the checksum by which others name it."""
         fields = {name: value for name, value in self.__dict__.items() if name != "snapshot"} | {"format": _FORMAT}
@@ -127,6 +145,9 @@ class Head:
     waiting: int = 0
     keeps: int = -1
     tick: int = 0
+    #: when the oldest of those that wait came, and the identity of R then
+    since: float = 0.0
+    master: str = ""
 
 
 @dataclass(frozen=True)
@@ -404,7 +425,7 @@ def done_before(checkpoint: Path) -> int | None:
     """The batch before which a query needs no version of R any more; None if there is no such query any more."""
     if not checkpoint.exists():
         return None
-    if any(records.waiting() for records in all_records(checkpoint)):
+    if any(records.waiting() for records in all_records(checkpoint) if not records.binding().parks):
         return 0
     return max(numbered(checkpoint / "commits"), default=-1) + 1
 
@@ -452,7 +473,8 @@ def _understood(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _head_of(record: Record, name: str, previous: Kept | None) -> Head:
     keeps = record.batch if previous is None else previous.record.batch
-    return Head(record.sequence, record.batch, name, record.waiting, keeps, record.tick)
+    since = record.arrivals[0][1] if record.arrivals else 0.0
+    return Head(record.sequence, record.batch, name, record.waiting, keeps, record.tick, since, record.master)
 
 
 def _sealed_head(head: Head) -> bytes:

@@ -20,14 +20,21 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from semistream.errors import StoreError
+from semistream.master.format import current_folder, is_store, load_identity
 from semistream.spark.records import Records
 
 #: ticks in a `max_delay`, at most
 _TICKS = 20
+#: where tuples are parked, it is looked so often whether something has become of them
+_LOOK_SECONDS = 0.5
 
 
 class TickSource(DataSource):
-    """The source; its options are the folder of the records, the number of shards and the seconds between ticks."""
+    """The source; its options are the folder of the records, the number of shards and the seconds between ticks.
+
+    With the options `wait` and `master` tuples are parked (`parking.py`).
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -37,7 +44,7 @@ class TickSource(DataSource):
         return "shard int, tick long"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return TickReader(self.options)
+        return ParkedReader(self.options) if "wait" in self.options else TickReader(self.options)
 
 
 class TickPartition(InputPartition):
@@ -69,13 +76,13 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         # All batches up to this offset are done.
         self._records.require_tick(int(start["tick"]))
-        now = time.monotonic()
-        if not self._finishing and now - self._last < self._seconds:
-            return start
-        if not self._records.waiting():
-            return start
+        return {"tick": int(start["tick"]) + 1} if self._is_due(time.monotonic()) else start
+
+    def _is_due(self, now: float) -> bool:
+        if (not self._finishing and now - self._last < self._seconds) or not self._records.waiting():
+            return False
         self._last = now
-        return {"tick": int(start["tick"]) + 1}
+        return True
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         return [TickPartition(int(end["tick"]))]
@@ -91,8 +98,51 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._records.set_finishing(False)
 
 
+class ParkedReader(TickReader):
+    """Ticks where tuples are parked: they have nothing to do until R changes, or the time of one is up."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._wait = float(options["wait"])
+        self._master = Path(options["master"])
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        # The query ends with what can be done now; nobody waits here for R.
+        self._finishing = True
+
+    def _is_due(self, now: float) -> bool:
+        if not self._finishing and now - self._last < self._seconds:
+            return False
+        self._last = now
+        parked = [head for shard in self._records.shards() if (head := shard.head()).waiting]
+        if not parked:
+            return False
+        if min(head.since for head in parked) + self._wait <= time.time():
+            return True
+        current = self._current()
+        return current is not None and any(head.master != current for head in parked)
+
+    def _current(self) -> str | None:
+        """The identity of the version in force; None where that cannot be seen, and a batch with rows will see it."""
+        if not is_store(self._master):
+            return None
+        try:
+            return str(load_identity(current_folder(self._master)))
+        except StoreError:
+            return None
+
+
 def ticks(spark: SparkSession, folder: Path, shards: int, max_delay: float) -> DataFrame:
     """One row per shard every now and then, while tuples wait."""
+    return _loaded(spark, folder, shards, seconds=max_delay / _TICKS)
+
+
+def parked_ticks(spark: SparkSession, folder: Path, shards: int, wait: float, master: str) -> DataFrame:
+    """One row per shard when parked tuples have something to do."""
+    return _loaded(spark, folder, shards, seconds=min(wait / _TICKS, _LOOK_SECONDS), wait=wait, master=master)
+
+
+def _loaded(spark: SparkSession, folder: Path, shards: int, **options: float | str) -> DataFrame:
     spark.dataSource.register(TickSource)
     reader = spark.readStream.format(TickSource.name()).option("folder", str(folder)).option("shards", str(shards))
-    return reader.option("seconds", str(max_delay / _TICKS)).load()
+    return reader.options(**{name: str(value) for name, value in options.items()}).load()

@@ -1,7 +1,8 @@
 """What waits in the checkpoint of a query that is stopped: seen, and finished without Spark.
 
 An operator who must change an enrichment, or give its query up, finishes here what the query would have finished in
-its next batches. The rows go into files of their own, to be added to the query's sink by hand.
+its next batches. The rows go into files of their own, to be added to the query's sink by hand. Parked tuples are joined
+with R as it is now; those that have no match still have nulls.
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ from semistream.engine.join import SemiStreamJoin
 from semistream.errors import ConfigError, StoreError
 from semistream.master.open import open_master
 from semistream.sealed import put_file, read_sealed, sealed
-from semistream.spark.dimension import join_owning, request_meant
+from semistream.spark.dimension import DEFAULT_ALGORITHM, join_owning, request_meant
 from semistream.spark.records import Binding, Kept, Record, Records, ShardRecords, all_records
 
+#: in place of the algorithm of an enrichment whose tuples are parked
+PARKED = "parked"
+#: joins parked tuples with master data that has no index
+_WITHOUT_INDEX = "ssbj"
 #: says where the rows of a drain are, from before they are complete until no record holds their tuples any more
 _NOTE = "draining"
 
@@ -61,7 +66,7 @@ def _waiting(records: Records) -> Waiting:
         master=binding.master,
         version=None if last is None else last.version,
         how=str(binding.meaning["how"]),
-        algorithm=str(binding.meaning["algorithm"]),
+        algorithm=PARKED if binding.parks else str(binding.meaning["algorithm"]),
     )
 
 
@@ -105,6 +110,9 @@ class Drain:
     def rows(self) -> Iterator[pa.RecordBatch]:
         for _, kept in self._full:
             with _restored(self._binding, kept.record) as join:
+                if self._binding.parks:
+                    for batch in kept.record.parked.to_batches():
+                        yield from join.push(batch)
                 yield from join.drain()
 
     def settle(self, out: Path, appear: Callable[[], None]) -> None:
@@ -150,7 +158,7 @@ def _emptied(kept: Kept) -> Record:
     """The record after which no tuple waits."""
     record = kept.record
     assert record.snapshot.tuples is not None
-    state = {**record.snapshot.state, "chunks": [], "open_count": 0}
+    state = {**record.snapshot.state, "chunks": [], "open_count": 0, "fresh": 0}
     snapshot = replace(record.snapshot, state=state, tuples=record.snapshot.tuples.slice(0, 0))
     return replace(
         record,
@@ -164,7 +172,13 @@ def _emptied(kept: Kept) -> Record:
 
 
 def _restored(binding: Binding, record: Record) -> SemiStreamJoin:
-    """The join of a shard where its record left it."""
+    """The join of a shard where its record left it; parked tuples have not begun, and meet R as it is."""
+    if binding.parks:
+        meant = request_meant({**binding.meaning, "algorithm": DEFAULT_ALGORITHM, "options": {}}, record.private_bytes)
+        master = open_master(binding.master, meant.spec.master_on)
+        join = join_owning(master, meant if master.has_index else replace(meant, algorithm=_WITHOUT_INDEX))
+        join.start(record.parked.schema)
+        return join
     request = request_meant(binding.meaning, record.private_bytes)
     master = open_master(binding.master, request.spec.master_on, version=record.version)
     if master.identity != record.master:

@@ -24,10 +24,13 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark import TaskContext
 
+from semistream.algorithms.registry import resolve
 from semistream.columns.regrouping import regrouped
-from semistream.errors import SchemaError, StoreError
+from semistream.engine.join import SemiStreamJoin
+from semistream.errors import BudgetError, SchemaError, StoreError
 from semistream.loops.resident import fill, resident_bytes, resident_keys
 from semistream.master.base import Master
+from semistream.master.format import Parts
 from semistream.master.leases import pin, unpin_before
 from semistream.parts.generation import Generations, Seen
 from semistream.parts.upkeep import Upkeep
@@ -42,6 +45,8 @@ QUERY_PROPERTY, BATCH_PROPERTY = "sql.streaming.queryId", "streaming.sql.batchId
 _JOB = "job"
 _KEPT_BATCHES = 2
 _IDLE_SECONDS = 120.0
+#: part of a join's budget that is left for an index of R that grows with its changes: a changed key takes 25 bytes
+_GROWTH = 1 / 8
 #: cache folders that have not been used for this long are removed by the next process that looks
 _STALE_SECONDS = 3600.0
 
@@ -102,7 +107,8 @@ class OpenJoin:
         except BaseException:
             master.close()
             raise
-        self.join = self.dimension.join_with(master, self.budget, self.reading)
+        self.join = self._join_with(master)
+        master = self.join.master
         #: the join's counts when a task reported last
         self.reported: dict[str, float] = {}
         layout = self.join.row_layout
@@ -110,8 +116,9 @@ class OpenJoin:
         limit = self.dimension.shared_bytes
         if limit >= Generations.least_bytes(layout):
             family = self.dimension.identity[:16]
-            name = f"{family}-{digest(self.identity.encode())[:16]}"
-            self.generations = Generations(self._folder / name, name, limit, layout)
+            parts = master.parts if self.join.follows else Parts(self.identity)
+            name = f"{family}-{digest(parts.base.encode())[:16]}"
+            self.generations = Generations(self._folder / name, name, limit, layout, runs=parts.runs)
             self.upkeep = Upkeep(self.generations)
             self._keep_caches()
             _remove_unused(self._folder, lambda other: other.startswith(f"{family}-") and other != name)
@@ -124,10 +131,56 @@ class OpenJoin:
                 with suppress(OSError):
                     os.utime(folder)
 
+    def _join_with(self, master: Master) -> SemiStreamJoin:
+        """The join, with room for changes of R to come, where there may be some and the join can follow them."""
+        dimension = self.dimension
+        changes = dimension.versioned and not dimension.fixed and master.reserved_from is not None
+        self._has_room = changes and resolve(dimension.request.algorithm).follows
+        if self._has_room:
+            with suppress(BudgetError):
+                return dimension.join_with(master, int(self.budget * (1 - _GROWTH)), self.reading)
+            master = dimension.open_master(master.version)
+        return self._join_without_room(master)
+
+    def _join_without_room(self, master: Master) -> SemiStreamJoin:
+        """What is too little for changes to come may be enough for R as it is."""
+        self._has_room = False
+        return self.dimension.join_with(master, self.budget, self.reading)
+
+    def _start(self) -> None:
+        schema = self.dimension.stream_schema
+        try:
+            self.join.start(schema)
+        except BudgetError:
+            if not self._has_room:
+                raise
+            self.join.close()
+            self.join = self._join_without_room(self.dimension.open_master(self.version))
+            self.join.start(schema)
+
+    def follow(self, master: Master) -> bool:
+        """Go on with a version of R that has more changes, keeping all that is known; False if that cannot be.
+
+        Takes `master` over if it can.
+        """
+        if self.mark is not None:
+            return False
+        if self.upkeep is not None:
+            self.upkeep.rest()
+        if not self.join.follow(master, self.budget):
+            return False
+        self.version, self.identity = master.version, master.identity
+        if self.upkeep is not None and self.generations is not None:
+            self.upkeep.follow(master.parts.runs)
+            if self.generations.current is not self.join.shared:
+                self.join.share(self.generations.current)
+        return True
+
     def switch(self, master: Master) -> None:
         """Go on with another version of R."""
-        self.close()
-        self._open(master)
+        if not self.follow(master):
+            self.close()
+            self._open(master)
 
     def begin(self) -> None:
         """Before the first batch of a task: use the newest generation of the shared cache that is ready.
@@ -136,7 +189,7 @@ class OpenJoin:
         """
         self._keep_caches()
         if self.join.output_schema is None:
-            self.join.start(self.dimension.stream_schema)
+            self._start()
         if self.upkeep is None or self.generations is None:
             return
         self.upkeep.free()
@@ -154,7 +207,8 @@ class OpenJoin:
         private = self.join.loop.cache
         self.generations.saw(seen.tuples, private, seen)
         if private is not None:
-            self.upkeep.look(private, self._load if self.generations.current is None else None)
+            now = self.generations.current
+            self.upkeep.look(private, self._load if now is None or now.is_outgrown else None)
 
     def counts(self) -> dict[str, float]:
         """What this join has counted since it is open."""
@@ -212,12 +266,16 @@ class Workshop:
         budget = budget or dimension.private_bytes
         if found is not None and (found.identity, found.budget) == (master.identity, budget):
             master.close()
-        else:
+        elif found is None or found.budget != budget or not found.follow(master):
             if found is not None:
                 self._joins.pop(key).close()
             found = self._joins[key] = OpenJoin(dimension, master, budget, task.folder)
         found.used = now
         return found
+
+    def master_of(self, identity: str) -> Master | None:
+        """The master data of an open join, if one has just this: its table of changed keys is loaded already."""
+        return next((held.join.master for held in self._joins.values() if held.identity == identity), None)
 
     def settle(
         self, dimension: Dimension, at: int, task: TaskInfo, first: pa.RecordBatch | None
@@ -293,12 +351,14 @@ def as_described(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def run(dimensions: tuple[Dimension, ...], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch | TaskMetrics]:
+def run(
+    dimensions: tuple[Dimension, ...], batches: Iterator[pa.RecordBatch], task: TaskInfo | None = None
+) -> Iterator[pa.RecordBatch | TaskMetrics]:
     """Join a partition with all dimensions, one after the other; every tuple is finished here.
 
     The last items are what the task has to say about itself, one for each dimension.
     """
-    task = TaskInfo.current()
+    task = TaskInfo.current() if task is None else task
     metrics = [TaskMetrics.begin(dimension, task) for dimension in dimensions]
     schema = dimensions[0].stream_schema
     stream = metrics[0].timed("input", (as_described(schema, batch) for batch in batches))
