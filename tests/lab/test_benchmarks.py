@@ -44,6 +44,7 @@ def test_operators_are_compared(tmp_path: Path) -> None:
         assert pair in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.thorough
 def test_joins_on_spark_are_compared_and_written(tmp_path: Path) -> None:
     save = tmp_path / "spark.json"
     sizes = ("--rows", "20000", "--batch", "50000", "--memory", "2e6")
@@ -125,6 +126,7 @@ def test_memory_is_weighed() -> None:
         assert row["ok"], row
 
 
+@pytest.mark.thorough
 def test_a_tree_is_compared_with_itself() -> None:
     sizes = ("--rows", "20000", "--batch", "5000", "--drain", "--turns", "2", "--warm", "1")
     done = _run("against.py", str(FOLDER.parent), "inlj", *sizes)

@@ -95,7 +95,7 @@ def test_streaming(
     assert_same_rows(result, reference_join(stream, relation, "k", how))
 
 
-@pytest.mark.parametrize("algorithm", ["meshjoin", "ssbj"])
+@pytest.mark.parametrize("algorithm", ["ssbj", pytest.param("meshjoin", marks=pytest.mark.thorough)])
 def test_max_delay_carries_over_and_leaves_nothing(
     algorithm: str, spark: SparkSession, store: Path, files: Path, stream: pa.Table, relation: pa.Table, tmp_path: Path
 ) -> None:

@@ -40,6 +40,7 @@ spark.stop()
 """
 
 
+@pytest.mark.thorough
 def test_another_python(tmp_path: Path) -> None:
     """A Python without packages: both ways of asking, the process and the job."""
     bare = tmp_path / "bare"

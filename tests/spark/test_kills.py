@@ -27,7 +27,7 @@ def test_kill_9_through_compactions_and_builds(spark: SparkSession, tmp_path: Pa
 def test_kill_9(spark: SparkSession, tmp_path: Path) -> None:
     kinds = ["worker", "executor", "driver"]
     with cluster(tmp_path / "cluster") as on:
-        run = Run(str(tmp_path / "run"), on.url, ["sweepjoin-left", "ssbj-inner-parquet", "sweepjoin-inner-delta"])
+        run = Run(str(tmp_path / "run"), on.url, ["ssbj-inner-parquet", "sweepjoin-inner-delta"])
         run.prepare()
         account = Tormentor(run, on, seed=7).torment(kinds)
     assert dict(account.kills) == {"worker": 1, "executor": 1, "driver": 1}
