@@ -266,21 +266,21 @@ def test_statistics_bound_the_values(tmp_path: Path) -> None:
 
 
 def test_bytes_are_on_their_way_to_the_disk_before_the_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    advise, told = os.posix_fadvise, []
+    advise, asked = os.posix_fadvise, []
 
     def noted(handle: int, start: int, length: int, advice: int) -> None:
-        told.append((start, length))
+        asked.append((start, length))
         advise(handle, start, length, advice)
 
     monkeypatch.setattr(os, "posix_fadvise", noted)
     rows = pa.record_batch({"v": np.random.default_rng(1).integers(0, 1 << 62, 2_000_000)})
     batches = [rows.slice(at, 100_000) for at in range(0, rows.num_rows, 100_000)]
     (file,) = write_files(target_for(tmp_path, rows.schema, row_group_bytes=6 << 20), batches, rows.schema)
-    ends = [start + length for start, length in told]
+    ends = [start + length for start, length in asked]
     # Every byte is named once: a page that is on disk already would be dropped from memory.
-    assert [start for start, _ in told] == [0, *ends[:-1]]
+    assert [start for start, _ in asked] == [0, *ends[:-1]]
     assert file.n_bytes / 2 < ends[-1] <= file.n_bytes
     assert pq.read_table(tmp_path / file.path).equals(pa.Table.from_batches([rows]))
-    told.clear()
+    asked.clear()
     write_files(target_for(tmp_path, rows.schema, row_group_bytes=6 << 20, durable=False), batches, rows.schema)
-    assert told == []
+    assert asked == []

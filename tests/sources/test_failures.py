@@ -34,9 +34,9 @@ def require_kept(error: BaseException, store: Path, before: list[Path], version:
     text = str(error)
     assert "\n" not in text
     assert f"version {version} of {store} stays in force" in text, text
-    told = "".join(traceback.format_exception(error))
+    printed = "".join(traceback.format_exception(error))
     for secret in (PASSWORD, quote(PASSWORD, safe=""), "wr0ng"):
-        assert secret not in told
+        assert secret not in printed
     assert sorted(store.rglob("*")) == before
     assert verify(store) == []
 

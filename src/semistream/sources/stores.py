@@ -112,8 +112,8 @@ def _refreshed(
     if isinstance(found, Changes) and source.wanted.deletes == "reconcile":
         differences = compare_keys(scan.keys(), master, Path(master.path), memory_limit)
         assert found.touched is not None
-        told = [np.unique(codes) for codes in codes_of(found.touched, master.coder.rows)]
-        silent = np.setdiff1d(differences.other, np.concatenate([np.empty(0, dtype=np.int64), *told]))
+        announced = [np.unique(codes) for codes in codes_of(found.touched, master.coder.rows)]
+        silent = np.setdiff1d(differences.other, np.concatenate([np.empty(0, dtype=np.int64), *announced]))
         if len(silent):
             found = Rebuild(
                 f"{len(silent):,} of its keys have more or fewer rows than the store, and the watermark does not tell"
