@@ -4,7 +4,7 @@
         scan.schema, scan.position
         scan.rows()                     everything
         scan.changes(since)             what changed, or the reason why only a rebuild will do
-        scan.keys()                     for what a watermark cannot see: deletes
+        scan.keys()                     of a database: for what a watermark cannot see, deletes
 
 Databases are sources of builds and refreshes only. No batch looks into one: a live table cannot give a replay the rows
 that it had.
@@ -131,10 +131,6 @@ class Scan(ABC):
     def unchanged(self, since: Mapping[str, Any]) -> bool:
         """Whether a mark tells that nothing has changed since."""
         return dict(since) == dict(self.mark)
-
-    def keys(self) -> Iterator[pa.RecordBatch]:
-        """The key columns of all rows that are wanted."""
-        raise NotImplementedError
 
 
 class Source(ABC):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from semistream.errors import SourceError
 from semistream.sources.base import BATCH_ROWS, needs_package, plain_schema
 from semistream.sources.sql import Column, TableScan, TableSource, Values
 
@@ -19,18 +17,13 @@ class DuckdbSource(TableSource):
         super().check()
         self.address.only("table")
 
-    def connected(self) -> Any:
-        return self._connected()
-
     @contextmanager
-    def _connected(self) -> Iterator[TableScan]:
+    def connected(self) -> Iterator[TableScan]:
         try:
             import duckdb
         except ImportError as error:
             raise needs_package("duckdb", error) from None
-        path = Path(self.address.path)
-        if not path.is_file():
-            raise SourceError(f"{self.name} cannot be read: there is no file {path}")
+        path = self.local_file()
         with duckdb.connect(str(path), read_only=True) as connection:
             connection.execute("SET TimeZone = 'UTC'")
             connection.execute("BEGIN TRANSACTION")

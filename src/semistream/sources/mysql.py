@@ -73,11 +73,8 @@ class MysqlSource(TableSource):
         if len(self.table) == 1 and not self.address.path:
             raise ConfigError(f"{self.address.shown} names no database; write mysql://host/database?table=name")
 
-    def connected(self) -> Any:
-        return self._connected()
-
     @contextmanager
-    def _connected(self) -> Iterator[TableScan]:
+    def connected(self) -> Iterator[TableScan]:
         if find_spec("connectorx") is None:
             raise needs_package("mysql", ImportError("No module named 'connectorx'"))
         # A server that is not there is told at once.

@@ -48,11 +48,8 @@ _TEXT = "CAST({} AS text)"
 class PostgresSource(TableSource):
     """Whatever the address does not say comes from libpq's own variables (PGHOST, PGUSER, PGPASSWORD …)."""
 
-    def connected(self) -> Any:
-        return self._connected()
-
     @contextmanager
-    def _connected(self) -> Iterator[TableScan]:
+    def connected(self) -> Iterator[TableScan]:
         try:
             import adbc_driver_postgresql.dbapi as driver
         except ImportError as error:

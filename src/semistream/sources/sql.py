@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -67,9 +68,16 @@ class TableSource(Source):
     def quoted_table(self) -> str:
         return ".".join(map(self.quoted, self.table))
 
+    def local_file(self) -> Path:
+        """The file of a database that is one."""
+        path = Path(self.address.path)
+        if not path.is_file():
+            raise SourceError(f"{self.name} cannot be read: there is no file {path}")
+        return path
+
     @abstractmethod
-    def connected(self) -> Any:
-        """A context manager for a scan."""
+    def connected(self) -> AbstractContextManager[TableScan]:
+        """A scan over a connection of its own, both of which end with the block."""
 
     @contextmanager
     def look(self) -> Iterator[Scan]:
@@ -135,6 +143,7 @@ class TableScan(Scan):
         return self._select(self.schema.names, self._filters(values), values)
 
     def keys(self) -> Iterator[pa.RecordBatch]:
+        """The key columns of all rows that are wanted."""
         values = self.values()
         return self._select(list(self.source.wanted.on), self._filters(values), values)
 

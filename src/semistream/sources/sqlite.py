@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
 
-from semistream.errors import SchemaError, SourceError
+from semistream.errors import SchemaError
 from semistream.sources.base import needs_package
 from semistream.sources.sql import Column, TableScan, TableSource, Values
 
@@ -32,18 +31,13 @@ class SqliteSource(TableSource):
         super().check()
         self.address.only("table")
 
-    def connected(self) -> Any:
-        return self._connected()
-
     @contextmanager
-    def _connected(self) -> Iterator[TableScan]:
+    def connected(self) -> Iterator[TableScan]:
         try:
             import adbc_driver_sqlite.dbapi as driver
         except ImportError as error:
             raise needs_package("sqlite", error) from None
-        path = Path(self.address.path)
-        if not path.is_file():
-            raise SourceError(f"{self.name} cannot be read: there is no file {path}")
+        path = self.local_file()
         with driver.connect(f"file:{quote(str(path.absolute()))}?mode=ro") as connection:
             with connection.cursor() as cursor:
                 # Somebody may be writing just now.

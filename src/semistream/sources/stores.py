@@ -26,6 +26,7 @@ from semistream.master.pages import PageMaster
 from semistream.master.refresh import refresh_pages
 from semistream.sources.base import Changes, Position, Rebuild, Scan, Source
 from semistream.sources.reconcile import codes_of, compare_keys, keys_with
+from semistream.sources.sql import TableScan
 
 BUILT, REBUILT, CHANGED, UNCHANGED = "built", "rebuilt", "changed", "unchanged"
 
@@ -110,8 +111,10 @@ def _refreshed(
     found = scan.changes(known.mark)
     deletes: Iterator[pa.RecordBatch] | None = None
     if isinstance(found, Changes) and source.wanted.deletes == "reconcile":
-        differences = compare_keys(scan.keys(), master, Path(master.path), memory_limit)
+        # Only tables of databases are read by a watermark, which alone is to be reconciled.
+        assert isinstance(scan, TableScan)
         assert found.touched is not None
+        differences = compare_keys(scan.keys(), master, Path(master.path), memory_limit)
         announced = [np.unique(codes) for codes in codes_of(found.touched, master.coder.rows)]
         silent = np.setdiff1d(differences.other, np.concatenate([np.empty(0, dtype=np.int64), *announced]))
         if len(silent):

@@ -79,7 +79,7 @@ def typed(text: str, kind: pa.DataType, column: str) -> Any:
     """A text as a value of a column's type."""
     try:
         return pa.scalar(text, pa.string()).cast(kind).as_py()
-    except (pa.ArrowException, ValueError, NotImplementedError):
+    except (pa.ArrowException, ValueError):
         raise ConfigError(f"{text!r} is no value of the column {column!r}, which has the type {kind}") from None
 
 
