@@ -191,7 +191,9 @@ def _newest(folder: Path) -> int:
 
 def query(run: Run, finish: bool) -> None:
     # The executors' folders are the workers': see cluster.py.
-    spark = open_session("soak", run.master_url, {**CONF, "spark.local.dir": str(run.path("local"))})
+    # A kill while the first batch is noted: see "When something is wrong" in docs/operations.md.
+    again = {"spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false"}
+    spark = open_session("soak", run.master_url, {**CONF, **again, "spark.local.dir": str(run.path("local"))})
     try:
         queries = []
         # Each time in another order, as whoever comes first gets furthest. Spark gives the process of a Python source

@@ -372,6 +372,20 @@ def test_a_checkpoint_of_sparks_own_sink_is_refused(sink: Sink, store: Path) -> 
     assert "_spark_metadata" in refusal(lambda: write(enriched, sink.query.sink, checkpoint=sink.query.folder / "c2"))
 
 
+def test_a_query_that_was_killed_before_its_first_batch_starts_again(sink: Sink, store: Path) -> None:
+    """What Spark leaves if it is killed while it notes the first batch, and by itself refuses to start from."""
+    offsets = Path(sink.query.checkpoint) / "offsets"
+    offsets.mkdir(parents=True)
+    for left in [".0.3c1ba3f2-5b5e-4bd4-8b0a-0d6f5f6f4b5e.tmp", "..0.3c1ba3f2-5b5e-4bd4-8b0a-0d6f5f6f4b5e.tmp.crc"]:
+        (offsets / left).write_bytes(b"v1")
+    sink.query.feed(FILES[0])
+    enriched = enrich(sink.query.reading(), store, on="k", memory=MEMORY)
+    with pytest.raises(StreamingQueryException, match="should be empty on batch 0"):
+        sink.query.finish(enriched)
+    sink.finish(enriched)
+    sink.holds(reference_join(FILES[0], R, "k", "left"))
+
+
 def test_mistakes_are_named(spark: SparkSession, frame: DataFrame, sink: Sink) -> None:
     rate = spark.readStream.format("rate").load()
     path = sink.path

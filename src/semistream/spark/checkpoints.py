@@ -3,6 +3,9 @@
 A checkpoint says which batches a query has done, and not where it wrote them. A batch that the old sink has, and whose
 end the checkpoint has not heard of, would be written to the new one again. So a checkpoint is marked with the table
 before its first batch begins, and a query on a table starts from no other.
+
+A driver that is killed while it notes its very first batch leaves a hidden file in the checkpoint, and Spark 4.1 and
+later start no query from it again. No batch was begun then, so the file says nothing and is removed.
 """
 
 from __future__ import annotations
@@ -21,6 +24,14 @@ _MARK, _LETTERS = "sink.json", "letters.json"
 def has_begun(checkpoint: Path) -> bool:
     """Whether a query has begun a batch with this checkpoint."""
     return bool(numbered(checkpoint / "offsets"))
+
+
+def clear_unborn(checkpoint: Path) -> None:
+    """Remove what a query left that was killed before its first batch had begun."""
+    if has_begun(checkpoint):
+        return
+    for left in (checkpoint / "offsets").glob(".*"):
+        left.unlink(missing_ok=True)
 
 
 def sink_of(checkpoint: Path) -> dict[str, Any] | None:

@@ -34,7 +34,7 @@ from semistream.errors import ConfigError, SchemaError
 from semistream.lake.files import FileWriter, WrittenFile
 from semistream.lake.table import FORMATS, SKIPPED, Committed, LakeTable, fresh_app, open_table
 from semistream.lake.target import Target
-from semistream.spark.checkpoints import claim_checkpoint
+from semistream.spark.checkpoints import claim_checkpoint, clear_unborn
 from semistream.spark.cleanup import active_checkpoints
 from semistream.spark.enrichment import micro_batch
 from semistream.spark.executors import check_executors
@@ -223,6 +223,7 @@ def _start(
     check_executors(df.sparkSession)
     plan = plan_write(df)
     letters = Letterbox.of(plan, place)
+    clear_unborn(checkpoint)
     claim_checkpoint(checkpoint, table.format, place)
     letters.claim(checkpoint)
     letters.prepare()

@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import groupby
@@ -23,7 +23,7 @@ from semistream.lake.table import FORMATS
 from semistream.master.format import is_store
 from semistream.sources.keeper import Keeper
 from semistream.spark import metrics
-from semistream.spark.checkpoints import has_begun, sink_of
+from semistream.spark.checkpoints import clear_unborn, has_begun, sink_of
 from semistream.spark.enrichment import Placement, enrich_by, enrich_star_by
 from semistream.spark.failures import brief
 from semistream.spark.lake import explain_write, write
@@ -272,6 +272,9 @@ def start(pipeline: Pipeline, frame: DataFrame) -> StreamingQuery:
     if sink.partition_by:
         writer = writer.partitionBy(*sink.partition_by)
     if pipeline.checkpoint is not None:
+        # Elsewhere than on a mounted file system nothing is left half-written.
+        with suppress(ConfigError):
+            clear_unborn(_local(pipeline.checkpoint))
         writer = writer.option("checkpointLocation", pipeline.checkpoint)
     if pipeline.trigger:
         writer = writer.trigger(**pipeline.trigger)
