@@ -37,8 +37,9 @@ from semistream.engine.algorithm import BUFFER_KNOB, CACHE_KNOB, Algorithm, Pric
 from semistream.engine.chunk import Chunk
 from semistream.engine.division import Division, divide
 from semistream.engine.facts import MasterFacts, StreamFacts
-from semistream.engine.options import CommonOptions, option
+from semistream.engine.options import WaitingOptions, option
 from semistream.engine.plan import Plan
+from semistream.engine.share import MovingShare
 from semistream.engine.workplace import Workplace
 from semistream.loops.index import (
     DiskPhase,
@@ -46,6 +47,7 @@ from semistream.loops.index import (
     IndexPlan,
     Settled,
     StillFront,
+    at_rest,
     disk_phase,
     index_prediction,
     index_tables,
@@ -65,14 +67,19 @@ Int64s = npt.NDArray[np.int64]
 _CACHEFULS = 16
 #: keys let in per stream tuple: the threshold rises above 5 % of the cache every two cachefuls, and keeps below that
 _CHURN = 0.01
+#: fillings of H_S between two reviews of the cache's share, and reviews that a fresh cache is given to fill
+_FILLINGS, _PATIENCE = 2, 1
 
 
 @dataclass(frozen=True)
-class Options(CommonOptions):
+class Options(WaitingOptions):
     """Options of CACHEJOIN."""
 
-    cache_share: float = option(0.15, "the cache's part of the memory for tables", above=0, below=0.95)
+    cache_share: float = option(0.15, "the cache's part of the memory for tables, at most", above=0, below=0.95)
     threshold: int = option(1, "tuples that must wait for a frequent key, at the beginning", least=1)
+    literal: bool = option(
+        False, "the paper's fixed share: the cache keeps it, also where it answers fewer tuples than could wait there"
+    )
 
 
 def plan(r: MasterFacts, s: StreamFacts, budget: int, options: Options) -> IndexPlan[Options]:
@@ -94,11 +101,18 @@ class FrequencyFront(StillFront):
 
     cache: Cache
 
-    def __init__(self, threshold: int, cache: Cache, pending: LinkedPending, work: Workplace) -> None:
+    def __init__(self, options: Options, cache: Cache, pending: LinkedPending, work: Workplace) -> None:
         super().__init__(cache, work)
-        self._work, self._pending = work, pending
-        self.threshold = AdaptiveThreshold(threshold)
-        self._asked = self._since_aging = self._hits_before = 0
+        self._work, self._pending, self._options = work, pending, options
+        self._start()
+        if not options.literal:
+            self.share = MovingShare(work, cache, pending, fillings=_FILLINGS, patience=_PATIENCE, changed=self._start)
+
+    def _start(self) -> None:
+        """Nothing is known of the stream yet."""
+        self.threshold = AdaptiveThreshold(self._options.threshold)
+        self._asked = self._since_aging = 0
+        self._hits_before = self._work.stats.cache_hits
         self._usual_rate = 0.0
         self._admitted = 0
         #: what a newcomer must exceed: the count of the last keys that made room
@@ -189,7 +203,7 @@ def cache_tables(plan: IndexPlan[Any], work: Workplace) -> tuple[Cache, LinkedPe
 def run(plan: IndexPlan[Options], work: Workplace) -> IndexLoop:
     """The index loop behind a cache of frequent keys."""
     cache, pending = cache_tables(plan, work)
-    front = FrequencyFront(plan.options.threshold, cache, pending, work)
+    front = FrequencyFront(plan.options, cache, pending, work)
     return IndexLoop(DiskPhase(work, pending, front), front)
 
 
@@ -203,6 +217,11 @@ def predict(plan: IndexPlan[Any], workload: Workload) -> Counts:
 
 def cache_prediction(plan: IndexPlan[Any], workload: Workload) -> Counts:
     """CACHEJOIN and its parallel forms: they differ in what else takes memory, and in what runs side by side."""
+    return at_rest(plan, workload, _with_share)
+
+
+def _with_share(plan: IndexPlan[Any], workload: Workload) -> Counts:
+    """With the cache of the plan."""
     h_R = key_capacity(plan.arena, plan.r.v_R, plan.cache_bytes)
     h_S = linked_capacity(plan.arena, plan.slot + plan.s.var_bytes, plan.pending_bytes)
     recalled = 2 * _CACHEFULS * h_R

@@ -28,7 +28,7 @@ import numpy as np
 from semistream.engine.algorithm import BUFFER_KNOB, Algorithm
 from semistream.engine.division import divide
 from semistream.engine.facts import MasterFacts, StreamFacts
-from semistream.engine.options import CommonOptions
+from semistream.engine.options import WaitingOptions
 from semistream.engine.plan import Plan
 from semistream.engine.workplace import Workplace
 from semistream.loops.index import (
@@ -46,14 +46,14 @@ from semistream.parts.pending import LinkedPending, linked_capacity
 from semistream.predict.counts import Counts, Workload
 
 
-def plan(r: MasterFacts, s: StreamFacts, budget: int, options: CommonOptions) -> IndexPlan[CommonOptions]:
+def plan(r: MasterFacts, s: StreamFacts, budget: int, options: WaitingOptions) -> IndexPlan[WaitingOptions]:
     """All tables are H_S."""
     division = divide(r, budget, options)
     room = index_tables(r, s, budget, division)
     return room.planned(Plan(r, s, budget, options, division))
 
 
-def run(plan: IndexPlan[CommonOptions], work: Workplace) -> IndexLoop:
+def run(plan: IndexPlan[WaitingOptions], work: Workplace) -> IndexLoop:
     """The index loop with nothing before it."""
     layout = work.intake.layout(LinkedPending.HEADER)
     front = StillFront(None, work)
@@ -61,7 +61,7 @@ def run(plan: IndexPlan[CommonOptions], work: Workplace) -> IndexLoop:
     return IndexLoop(DiskPhase(work, pending, front), front)
 
 
-def predict(plan: IndexPlan[CommonOptions], workload: Workload) -> Counts:
+def predict(plan: IndexPlan[WaitingOptions], workload: Workload) -> Counts:
     """Equations 1 and 2 of the CACHEJOIN paper without H_R; Q runs through the slots of H_S.
 
     The papers put w_S = p_S·h_S with the mean p_S of all partitions; `oldest_first` says why it is twice that in a full
@@ -77,6 +77,7 @@ ALGORITHM = Algorithm(
     about=__doc__,
     plan=plan,
     run=run,
+    options=WaitingOptions,
     predict=predict,
     pricing=HYBRID,
     knobs=(BUFFER_KNOB,),

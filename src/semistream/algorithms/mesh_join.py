@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from semistream.engine.algorithm import Algorithm, Knob
 from semistream.engine.division import Needs, divide
 from semistream.engine.facts import MasterFacts, StreamFacts
-from semistream.engine.options import CommonOptions, option
+from semistream.engine.options import CommonOptions, WaitingOptions, option
 from semistream.engine.workplace import Workplace
 from semistream.loops.prices import MESH
 from semistream.loops.scan import PlainFront, ScanLoop, ScanPlan, scan_arena, scan_without_cache
@@ -39,7 +39,7 @@ from semistream.predict.counts import Counts, Workload
 
 
 @dataclass(frozen=True)
-class Options(CommonOptions):
+class Options(WaitingOptions):
     """Options of MESHJOIN."""
 
     k: int | None = option(

@@ -9,8 +9,8 @@ the most frequent master tuples, and only what misses goes on to H_S and the dis
                                                         H_R          disk buffer
 
 A hit costs one look-up; it takes no room in H_S, which therefore holds more of the others. H_R is filled
-once, from the front of R, before the first tuple; it does not follow a stream whose favourites change
-(`cachejoin` does).
+from the front of R, before the first tuple; it does not follow a stream whose favourites change
+(`cachejoin` does), but it gives bytes to H_S where it answers too few tuples for them.
 
 Right for many master tuples per key: a key enters H_R with all of them or not at all. One whose tuples do
 not fit the disk buffer at once stays with the disk phase. When H_R took all of R, a miss is a key that R
@@ -48,8 +48,9 @@ from semistream.engine.algorithm import BUFFER_KNOB, CACHE_KNOB, Algorithm, Pric
 from semistream.engine.chunk import Chunk
 from semistream.engine.division import divide
 from semistream.engine.facts import MasterFacts, StreamFacts
-from semistream.engine.options import CommonOptions, option
+from semistream.engine.options import WaitingOptions, option
 from semistream.engine.plan import Plan
+from semistream.engine.share import MovingShare
 from semistream.engine.workplace import Workplace
 from semistream.loops.index import (
     DiskPhase,
@@ -57,6 +58,7 @@ from semistream.loops.index import (
     IndexPlan,
     Settled,
     StillFront,
+    at_rest,
     disk_phase,
     index_prediction,
     index_tables,
@@ -74,18 +76,23 @@ Int64s = npt.NDArray[np.int64]
 _LONG_RUN = 1 / 16
 #: rows looked at while filling, as a multiple of those that can fit
 _MOST_ROWS = 2
+#: fillings of H_S between two reviews of H_R's share
+_FILLINGS = 2
 
 
 @dataclass(frozen=True)
-class Options(CommonOptions):
+class Options(WaitingOptions):
     """Options of Optimised X-HYBRIDJOIN."""
 
     # A few per cent more loads than the fewest possible, for more hits.
     cache_share: float = option(
         0.3,
-        "H_R's part of the memory for tables; 0 switches the stream-probing phase off",
+        "H_R's part of the memory for tables, at most; 0 switches the stream-probing phase off",
         least=0,
         below=0.95,
+    )
+    literal: bool = option(
+        False, "the paper's fixed share: H_R keeps it, also where it answers fewer tuples than could wait there"
     )
 
 
@@ -97,19 +104,38 @@ def plan(r: MasterFacts, s: StreamFacts, budget: int, options: Options) -> Index
 
 
 class FrontOfR(StillFront):
-    """H_R: whole keys from the front of R, filled once."""
+    """H_R: whole keys from the front of R, filled once for each size that it has."""
 
     cache: Cache
 
     def __init__(self, cache: Cache, work: Workplace) -> None:
         super().__init__(cache, work)
         self._work = work
+        self._start()
+
+    def _start(self) -> None:
+        """Fill H_R."""
+        work, cache = self._work, self.cache
         if cache.max_keys:
             self._fill()
             work.copy_read_counts()
         self.holds_all = cache.rows == work.reader.n_rows
-        # What the rows of whole keys leave of the share is of more use to the pending table.
-        cache.limit_bytes = cache.bytes_held
+
+    def share_with(self, pending: LinkedPending) -> None:
+        """H_R and H_S are divided anew when H_R does not earn its bytes."""
+
+        def start() -> None:
+            self._start()
+            self.give_rest(pending, share.total)
+
+        share = MovingShare(self._work, self.cache, pending, fillings=_FILLINGS, patience=0, changed=start)
+        self.give_rest(pending, share.total)
+        self.share = share
+
+    def give_rest(self, pending: LinkedPending, total: int) -> None:
+        """What the rows of whole keys leave of the share is of more use to the pending table."""
+        self.cache.limit_bytes = self.cache.bytes_held
+        pending.restart(total - self.cache.bytes_held)
 
     def answer(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         yield from super().answer(chunk)
@@ -170,13 +196,21 @@ def run(plan: IndexPlan[Options], work: Workplace) -> IndexLoop:
     arena = work.arena(plan.arena)
     keys = int(plan.cache_bytes / Cache.key_bytes(plan.r.row_slot))
     front = FrontOfR(Cache(arena, work.row_layout, plan.cache_bytes, min(keys, plan.r.rows)), work)
-    room = plan.pending_bytes + plan.cache_bytes - front.cache.bytes_held
-    pending = LinkedPending(arena, work.intake.layout(LinkedPending.HEADER), room)
+    pending = LinkedPending(arena, work.intake.layout(LinkedPending.HEADER), plan.pending_bytes)
+    if keys and not plan.options.literal:
+        front.share_with(pending)
+    else:
+        front.give_rest(pending, plan.cache_bytes + plan.pending_bytes)
     return IndexLoop(DiskPhase(work, pending, front), front)
 
 
 def predict(plan: IndexPlan[Options], workload: Workload) -> Counts:
-    """Equations 1 to 9 of the paper.
+    """Equations 1 to 9 of the paper, with as much of H_R's share as it earns."""
+    return at_rest(plan, workload, _with_share) if plan.cache_bytes else _with_share(plan, workload)
+
+
+def _with_share(plan: IndexPlan[Options], workload: Workload) -> Counts:
+    """With H_R of the plan.
 
     p_N (eqs 4-6) is exact here: H_R holds the first tuples of R, which are the most frequent in that order. w_S
     (eqs 7-9) is `oldest_first` over the groups of R in that order.

@@ -90,7 +90,7 @@ def parallel_tables(plan: ParallelPlan, work: Workplace) -> tuple[LockedFront, L
     """CACHEJOIN's cache between two threads, and H_S."""
     work.budget.hold("intermediate buffer", plan.intermediate)
     cache, pending = cache_tables(plan, work)
-    return LockedFront(FrequencyFront(plan.options.threshold, cache, pending, work)), pending
+    return LockedFront(FrequencyFront(plan.options, cache, pending, work)), pending
 
 
 def predict(plan: ParallelPlan, workload: Workload) -> Counts:

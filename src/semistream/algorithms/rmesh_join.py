@@ -2,8 +2,10 @@
 
 R-MESHJOIN makes the size of the disk buffer a parameter of its own.
 
-In MESHJOIN the number of partitions of R and of chunks in the queue is one parameter, so b follows from R. Here b
-is given, and stays when R grows; chunks come and go as the scan passes them.
+In MESHJOIN the number of partitions of R and of chunks in the queue is one parameter, so b follows from R, and w
+from b. Here b is given, and stays when R grows. So may w be: then a load is worked off in equal pieces; before
+each a chunk of about w tuples comes in, after each the oldest one leaves. An R-cycle finishes as many tuples as
+before, for H_S is as large; they wait less for their chunk to be full, and b may be as large as the disk likes it.
 
 Needs of R: nothing. Exact for any key, any number of matches.
 
@@ -23,32 +25,41 @@ warehousing", DOLAP 2010); compared in sscj2013 and oxhybridjoin2012.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 from semistream.algorithms.mesh_join import predict, run
 from semistream.engine.algorithm import Algorithm, Knob
 from semistream.engine.division import Needs, divide
 from semistream.engine.facts import MasterFacts, StreamFacts
-from semistream.engine.options import CommonOptions, option
+from semistream.engine.options import WaitingOptions, option
 from semistream.loops.prices import MESH
 from semistream.loops.scan import ScanPlan, scan_arena
+from semistream.parts.pending import fifo_capacity
 
 
 @dataclass(frozen=True)
-class Options(CommonOptions):
+class Options(WaitingOptions):
     """Options of R-MESHJOIN."""
 
     b: int | None = option(
         None, "tuples in the disk buffer (default: what a tenth of the budget holds)", kind=int, least=1
     )
+    w: int | None = option(
+        None, "stream tuples per chunk, about (default: as many as fill H_S with one per load)", kind=int, least=1
+    )
 
 
 def plan(r: MasterFacts, s: StreamFacts, budget: int, options: Options) -> ScanPlan[Options]:
-    """The disk buffer holds b tuples, all that is left is H_S."""
+    """The disk buffer holds b tuples, all that is left is H_S; each load has as many pieces as there are chunks."""
     wanted = None if options.b is None else r.buffer_bytes(-(-options.b // r.page_rows))
     division = divide(r, budget, options, Needs(buffer_bytes=wanted))
     arena, slot = scan_arena(r, s, budget, division.tables)
-    return ScanPlan(r, s, budget, options, division, pages_per_step=division.pages, arena=arena, slot=slot)
+    whole = ScanPlan(r, s, budget, options, division, pages_per_step=division.pages, arena=arena, slot=slot)
+    if options.w is None or whole.loads == 0:
+        return whole
+    h_S = fifo_capacity(arena, slot + s.var_bytes, whole.tables)
+    return replace(whole, pieces=max(min(math.ceil(h_S / whole.loads / options.w), division.rows), 1))
 
 
 ALGORITHM = Algorithm(

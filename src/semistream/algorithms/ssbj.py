@@ -14,6 +14,7 @@ inequality is evaluated once, before the switching cycle, so that either all of 
 none. n is a sample, so a key is let in if n − √n satisfies it, and judged again after its first three cycles.
 Bytes are the real ones, directory entries included; so that the many rare absent keys need no entry each, a filter
 of R's keys (a bit per code, or a Bloom filter) is filled during the first cycle, and dropped if it is of no use.
+`literal` leaves all of this out but the first two.
 
 Needs of R: nothing. Exact for many-to-many; optimal in memory for any distribution (Theorem 1).
 
@@ -46,7 +47,7 @@ from semistream.engine.algorithm import BUFFER_KNOB, Algorithm, Pricing
 from semistream.engine.chunk import Chunk
 from semistream.engine.division import divide
 from semistream.engine.facts import MasterFacts, StreamFacts
-from semistream.engine.options import CommonOptions, option
+from semistream.engine.options import WaitingOptions, option
 from semistream.engine.workplace import Workplace
 from semistream.loops.prices import BUILD, OUTPUT, PROBE, STREAM, SWITCH, WAITING
 from semistream.loops.resident import fits, load_all, resident_counts
@@ -63,7 +64,7 @@ from semistream.loops.scan import (
 )
 from semistream.master.base import PageBlock
 from semistream.parts.arena import Arena, BlockPool
-from semistream.parts.cache import Balance, Cache
+from semistream.parts.cache import Balance, Cache, Judged
 from semistream.parts.frequency import beyond_chance
 from semistream.parts.key_filter import FilterPlan, KeyFilter
 from semistream.parts.pending import FifoPending, fifo_tuple_bytes
@@ -72,8 +73,8 @@ from semistream.predict.counts import Counts, Workload
 from semistream.predict.keys import Floats, normal_cdf
 
 EVICTION_CYCLES = 10
-#: the directory begins with this part of the tables
-_FIRST_DIRECTORY = 0.02
+#: the directory begins with this part of the tables, and keeps at least this one where few keys pay for a place
+_FIRST_DIRECTORY, _LEAST_DIRECTORY = 0.02, 0.001
 #: steps whose rows must find room in what is kept free, and extents that are kept free besides
 _STEPS_AHEAD, _EXTENTS_AHEAD = 8, 2
 _FILTER_TRIAL = 1 << 16
@@ -82,15 +83,31 @@ _DIRECTORY_SLACK = 1.2
 _DRAINED_ROUNDS = 8
 #: how exactly W is looked for, as a factor
 _NEAR_W = 1.0001
+#: ages in R-cycles at which keys meet their first eviction, if there is no probation
+_FIRST_JUDGED = (1.0, 4.0, 7.0, 10.0)
 #: after so many the cache holds what it will
 _CYCLES_TO_REST = 24.0
 
 
 @dataclass(frozen=True)
-class Options(CommonOptions):
-    """Options of SSBJ."""
+class Options(WaitingOptions):
+    """Options of SSBJ. Four additions are not the paper's; each can be left out by itself, to see what it gives."""
 
     switching_factor: float = option(1.0, "hysteresis of the inequality (1: none, which is best)", above=0)
+    literal: bool = option(False, "the paper's algorithm: none of our four additions, whatever is said of them")
+    absence_filter: bool = option(True, "a filter of R's keys answers tuples whose keys R lacks")
+    chance_test: bool = option(True, "a key is let in if n less its spread satisfies the inequality, else if n does")
+    probation: bool = option(True, "a new key is judged after three R-cycles, else with all others every tenth")
+    cap: bool = option(True, "keys with half as many bytes as H_S has are let in at once, else all that are named")
+
+    def adds(self, addition: str) -> bool:
+        """Whether one of our additions, named by its option, is on."""
+        return bool(getattr(self, addition)) and not self.literal
+
+    @property
+    def spreads(self) -> float:
+        """How many times √n a newcomer's count is lessened by."""
+        return 1.0 if self.adds("chance_test") else 0.0
 
 
 @dataclass(frozen=True)
@@ -145,9 +162,10 @@ class BalancedFront(PlainFront):
         self._total = tables.total
         self._planned = 0
         self._growth_bytes = self._growth_keys = 0
-        self.switching_factor = plan.options.switching_factor
+        self._least_keys = max(int(_LEAST_DIRECTORY * tables.total / Cache.entry_bytes()), 8)
+        self.options = plan.options
         row_bytes = tables.cache.pool.slot_bytes + (work.master.row_bytes if tables.cache.layout.has_var else 0.0)
-        self._balance = Balance(Cache.entry_bytes(), row_bytes, self.switching_factor)
+        self._balance = Balance(Cache.entry_bytes(), row_bytes, self.options.switching_factor, self.options.spreads)
         self.filter = tables.filter
         if self.filter is not None:
             work.budget.hold("key filter", self.filter.bytes_held)
@@ -167,8 +185,10 @@ class BalancedFront(PlainFront):
     def _share_out(self) -> None:
         """The pending table may take what the cache leaves, less what the next few steps may collect."""
         steps_left = max(self._scan.k - self._scan.position, 1)
-        ahead = self._to_collect * min(_STEPS_AHEAD, steps_left) // steps_left
-        ahead += _EXTENTS_AHEAD * self.cache.arena.extent_bytes + self._growth_bytes
+        ahead = self._growth_bytes
+        if self._to_collect:
+            ahead += self._to_collect * min(_STEPS_AHEAD, steps_left) // steps_left
+            ahead += _EXTENTS_AHEAD * self.cache.arena.extent_bytes
         self._pending.limit_bytes = self._total - self.cache.bytes_held - self._block_bytes - ahead
         self.cache.limit_bytes = self._total - self._pending.bytes_held - self._block_bytes
 
@@ -203,16 +223,20 @@ class BalancedFront(PlainFront):
             self._planned = 0
             self._drop_idle_filter()
         elif self.state is CycleState.PHASE_OUT:
-            self._evict(len(CycleState), probation=True)
+            if self.options.adds("probation"):
+                self._evict(len(CycleState), Judged.YOUNG)
             self.cache.activate()
             self._planned = 0
         if self.rc % EVICTION_CYCLES == 0:
-            self._evict(EVICTION_CYCLES, probation=False)
+            self._evict(EVICTION_CYCLES, Judged.SETTLED if self.options.adds("probation") else Judged.ALL)
         self._grow_directory()
         self._share_out()
 
     def _grow_directory(self) -> None:
-        """A cache that runs out of entries gets more: room is set aside during one cycle and used after it."""
+        """A cache that runs out of entries gets more, and one that has far too many gives back half of them.
+
+        Room for the other directory is set aside during one cycle and used after it.
+        """
         cache, budget = self.cache, self._work.budget
         # Evictions have freed bytes that the ledger does not know of yet.
         budget.hold("pending table", self._pending.bytes_held)
@@ -225,6 +249,9 @@ class BalancedFront(PlainFront):
         elif cache.keys > 0.9 * cache.max_keys:
             # By half where keys were turned away for want of an entry.
             self._growth_keys = cache.max_keys * (6 if cache.keys >= cache.max_keys else 5) // 4
+            self._growth_bytes = cache.directory_bytes(self._growth_keys)
+        elif self.rc > len(CycleState) and cache.keys * 8 < cache.max_keys and cache.max_keys > self._least_keys:
+            self._growth_keys = max(cache.max_keys // 2, self._least_keys)
             self._growth_bytes = cache.directory_bytes(self._growth_keys)
 
     def _drop_idle_filter(self) -> None:
@@ -257,15 +284,16 @@ class BalancedFront(PlainFront):
         restored = min(count, self._restored)
         self._restored -= restored
         if self.state is CycleState.INCREMENTING and not restored:
-            most = max(self._pending.bytes_held // 2 - self._planned, 0)
+            room = self._pending.bytes_held // (2 if self.options.adds("cap") else 1)
+            most = max(room - self._planned, 0)
             self._planned += self._pending.name_balanced(count, self.cache, self._balance, most)
 
     def restored(self, count: int) -> None:
         self._restored = count
 
-    def _evict(self, cycles: int, probation: bool) -> None:
+    def _evict(self, cycles: int, whom: Judged) -> None:
         """Keys that have become too rare, or never were frequent enough, go back to the disk phase."""
-        self.cache.evict_unbalanced(self._balance, self._pending.tuple_bytes / cycles, probation)
+        self.cache.evict_unbalanced(self._balance, self._pending.tuple_bytes / cycles, whom)
         self._work.stats.evicted = self.cache.evictions
         self.cache.compact()
 
@@ -302,7 +330,8 @@ def run(plan: SSBJPlan, work: Workplace) -> ScanLoop:
 
 
 def _tables(plan: SSBJPlan, work: Workplace, arena: Arena) -> Tables:
-    filter_plan = FilterPlan.make(plan.r.rows, plan.tables, plan.r.code_range)
+    wanted = plan.options.adds("absence_filter")
+    filter_plan = FilterPlan.make(plan.r.rows, plan.tables, plan.r.code_range) if wanted else None
     absent = KeyFilter(filter_plan) if filter_plan is not None else None
     total = plan.tables - (absent.bytes_held if absent is not None else 0)
     keys = max(int(_FIRST_DIRECTORY * total / Cache.entry_bytes()), 8)
@@ -328,7 +357,7 @@ def predict(plan: SSBJPlan, workload: Workload) -> Counts:
 
     def cache_bytes(cached: Floats, total: float) -> float:
         directory = float((keys.count * cached).sum()) * entry * _DIRECTORY_SLACK
-        return float((keys.count * cached * keys.m).sum()) * r.v_R + max(directory, _FIRST_DIRECTORY * total)
+        return float((keys.count * cached * keys.m).sum()) * r.v_R + max(directory, _LEAST_DIRECTORY * total)
 
     def settle(absent: FilterPlan | None) -> tuple[Floats, float, float, float]:
         """What passes the filter of each key, bytes left for tables, W, and how many of those wait."""
@@ -338,7 +367,7 @@ def predict(plan: SSBJPlan, workload: Workload) -> Counts:
         W = low
         while high > _NEAR_W * low:
             W = math.sqrt(low * high)
-            cached, _ = _in_cache(workload, W, border, passing)
+            cached, _ = _in_cache(plan.options, workload, W, border, passing)
             waiting = W * float((keys.count * keys.p * (passing - cached)).sum())
             if cache_bytes(cached, total) + waiting * v_S > total:
                 high = W
@@ -346,7 +375,8 @@ def predict(plan: SSBJPlan, workload: Workload) -> Counts:
                 low = W
         return passing, total, W, waiting
 
-    absent = FilterPlan.make(r.rows, spare, r.code_range) if keys.absent_share > 0 else None
+    filtered = keys.absent_share > 0 and plan.options.adds("absence_filter")
+    absent = FilterPlan.make(r.rows, spare, r.code_range) if filtered else None
     passing, total, W, waiting = settle(absent)
     if absent is not None:
         spared = keys.absent_share * (1.0 - absent.misses)
@@ -358,10 +388,10 @@ def predict(plan: SSBJPlan, workload: Workload) -> Counts:
     turn = cycle(plan, workload, h_S, missed)
     for _ in range(_DRAINED_ROUNDS if workload.drained else 0):
         # A batch that is drained makes cycles short: fewer tuples per cycle are worth a place in the cache.
-        cached, _ = _in_cache(workload, turn.tuples, border, passing)
+        cached, _ = _in_cache(plan.options, workload, turn.tuples, border, passing)
         missed = max(float((keys.count * keys.p * (passing - cached)).sum()), 1e-9)
         turn = cycle(plan, workload, h_S, missed)
-    cached, moves = _in_cache(workload, turn.tuples, border, passing)
+    cached, moves = _in_cache(plan.options, workload, turn.tuples, border, passing)
     rest = _CYCLES_TO_REST * turn.tuples
     if workload.seen < rest:
 
@@ -370,7 +400,7 @@ def predict(plan: SSBJPlan, workload: Workload) -> Counts:
             missed = max(float((keys.count * keys.p * (passing - cached)).sum()), 1e-9)
             return cycle(plan, workload, max(total - cache_bytes(cached, total), v_S) / v_S, missed), missed
 
-        cached, moves = _young(workload, turn_with, border, passing)
+        cached, moves = _young(plan.options, workload, turn_with, border, passing)
         turn, missed = turn_with(cached)
         h_S = turn.w_S * turn.k
     h_R = float((keys.count * cached * keys.m).sum())
@@ -393,7 +423,11 @@ def predict(plan: SSBJPlan, workload: Workload) -> Counts:
 
 
 def _young(
-    workload: Workload, turn_with: Callable[[Floats], tuple[ScanCycle, float]], border: Floats, passing: Floats
+    options: Options,
+    workload: Workload,
+    turn_with: Callable[[Floats], tuple[ScanCycle, float]],
+    border: Floats,
+    passing: Floats,
 ) -> tuple[Floats, Floats]:
     """What `_in_cache` says, after `seen` tuples: in each round of three R-cycles some keys come and some go.
 
@@ -408,7 +442,7 @@ def _young(
         at += cycles * turn.tuples
         if at > workload.seen:
             break
-        rest, moves = _in_cache(workload, turn.tuples, border, passing)
+        rest, moves = _in_cache(options, workload, turn.tuples, border, passing)
         # Of the keys that are out so many come in, and of those that are in so many leave that `rest` are in at last.
         enter = judged * np.minimum(3.0 * moves / np.maximum(passing - rest, 1e-12), 1.0)
         leave = np.minimum(3.0 * moves / np.maximum(rest, 1e-12), 1.0)
@@ -417,7 +451,7 @@ def _young(
     return cached, moves
 
 
-def _in_cache(workload: Workload, W: float, border: Floats, passing: Floats) -> tuple[Floats, Floats]:
+def _in_cache(options: Options, workload: Workload, W: float, border: Floats, passing: Floats) -> tuple[Floats, Floats]:
     """Part of the time each key is cached, and how often it moves in (and out) per R-cycle.
 
     `passing` is the part of the keys that the filter lets through; the others are never seen.
@@ -430,9 +464,15 @@ def _in_cache(workload: Workload, W: float, border: Floats, passing: Floats) -> 
     def above(least: Floats, cycles: float) -> Floats:
         return normal_cdf(2.0 * (np.sqrt(cycles * seen) - np.sqrt(cycles * least)))
 
-    enter = np.maximum(above(beyond_chance(border), 1.0), 1e-12)
-    leave_first, leave = 1.0 - above(border, 3.0), np.maximum(1.0 - above(border, 10.0), 1e-9)
-    stay = 3.0 + (1.0 - leave_first) * np.minimum(10.0 / leave, 1e9)
+    enter = np.maximum(above(beyond_chance(border, options.spreads), 1.0), 1e-12)
+    leave = np.maximum(1.0 - above(border, 10.0), 1e-9)
+    if options.adds("probation"):
+        first, kept = 3.0, above(border, 3.0)
+    else:
+        # Judged first after one, four, seven or ten cycles, by what ten would have brought.
+        first = sum(_FIRST_JUDGED) / len(_FIRST_JUDGED)
+        kept = np.mean([above(border * 10.0 / cycles, cycles) for cycles in _FIRST_JUDGED], axis=0)
+    stay = first + kept * np.minimum(10.0 / leave, 1e9)
     out = 3.0 / enter
     return passing * stay / (stay + out), passing / (stay + out)
 

@@ -8,7 +8,7 @@ evictions come too often. Since R has no order here, the tuples of a key may sta
 named in one R-cycle, its tuples are collected during the next, and it is seen by the stream when it is complete.
 That is what makes the algorithm right for many master tuples per key, where the paper has one.
 
-Needs of R: nothing. Skew in the stream helps; without skew the cache costs a little.
+Needs of R: nothing. Skew in the stream helps; without skew the cache gives back most of its bytes.
 
 Memory: M = (k + l)·v_P + 8·h_R + h_S·(v_S·f + v_P), cache of l pages.
 Cost:   c_loop = c_I/O(k·v_P) + d·(c_H + c_F) + w_S·(c_O + c_E + c_S + c_A) + w_N·(c_H + c_O + c_S).
@@ -26,14 +26,15 @@ real-time data warehousing", JDIM 2014), section 4.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from semistream.engine.algorithm import BUFFER_KNOB, CACHE_KNOB, Algorithm, Pricing
 from semistream.engine.division import divide
 from semistream.engine.facts import MasterFacts, StreamFacts
-from semistream.engine.options import CommonOptions, option
+from semistream.engine.options import WaitingOptions, option
+from semistream.engine.share import MovingShare
 from semistream.engine.workplace import Workplace
 from semistream.loops.prices import CACHE
 from semistream.loops.scan import PlainFront, ScanLoop, ScanPlan, cycle, scan_arena, scan_counts, scan_symbols
@@ -41,6 +42,7 @@ from semistream.master.base import PageBlock
 from semistream.parts.cache import Cache, key_capacity
 from semistream.parts.frequency import AdaptiveThreshold
 from semistream.parts.pending import FifoPending, NamedKeys, fifo_capacity
+from semistream.parts.share import Range
 from semistream.parts.switching import collect_rows
 from semistream.predict.counts import Counts, Workload
 from semistream.predict.keys import Floats
@@ -53,14 +55,19 @@ _CYCLES_REMEMBERED = 3.0
 _CYCLES_TO_REST = 8.0
 #: more hits make longer cycles, and these more hits; it is enough when the misses change by less than this
 _SETTLED = 1e-3
+#: R-cycles that a fresh cache is given to fill before its share is reviewed
+_PATIENCE = 4
 
 
 @dataclass(frozen=True)
-class Options(CommonOptions):
+class Options(WaitingOptions):
     """Options of SSJ."""
 
-    cache_share: float = option(0.4, "the cache's part of the memory for tables", above=0, below=0.95)
+    cache_share: float = option(0.4, "the cache's part of the memory for tables, at most", above=0, below=0.95)
     threshold: int = option(2, "tuples that must wait for a frequent key, at the beginning", least=1)
+    literal: bool = option(
+        False, "the paper's fixed share: the cache keeps it, also where it answers fewer tuples than could wait there"
+    )
 
 
 @dataclass(frozen=True)
@@ -102,11 +109,18 @@ class FrequencyFront(PlainFront):
 
     def __init__(self, plan: SSJPlan, work: Workplace, cache: Cache, pending: FifoPending) -> None:
         super().__init__(cache, work, pending)
-        self.threshold = AdaptiveThreshold(plan.options.threshold, _CHURN)
+        self._first_threshold = plan.options.threshold
         self._named = NamedKeys(plan.named)
-        self._least_named = 0
-        self._evicted_before = 0
+        self._start()
         work.budget.hold("frequent keys", NamedKeys.bytes_for(plan.named))
+        if not plan.options.literal:
+            self.share = MovingShare(work, cache, pending, fillings=1, patience=_PATIENCE, changed=self._start)
+
+    def _start(self) -> None:
+        """Nothing is known of the stream yet."""
+        self.threshold = AdaptiveThreshold(self._first_threshold, _CHURN)
+        self._named.count = self._least_named = 0
+        self._evicted_before = self.cache.evictions
 
     def settle(self) -> None:
         super().settle()
@@ -158,7 +172,21 @@ def run(plan: SSJPlan, work: Workplace) -> ScanLoop:
 
 
 def predict(plan: SSJPlan, workload: Workload) -> Counts:
-    """Equations 1 to 10 of the paper, for any distribution of the keys.
+    """Equations 1 to 10 of the paper, with as much of the cache's share as it earns."""
+    planned = _with_share(plan, workload)
+    if plan.options.literal or workload.seen < planned.rest or workload.drained:
+        return planned
+
+    def with_cache(size: int) -> SSJPlan:
+        return replace(plan, cache_bytes=size, pending_bytes=plan.pending_bytes + plan.cache_bytes - size)
+
+    sizes = Range.of(plan.cache_bytes, plan.pending_bytes, plan.arena.extent_bytes)
+    size = sizes.at_rest(lambda size: _with_share(with_cache(size), workload).per_tuple["cache_hits"])
+    return planned if size == plan.cache_bytes else _with_share(with_cache(size), workload)
+
+
+def _with_share(plan: SSJPlan, workload: Workload) -> Counts:
+    """With the cache of the plan, for any distribution of the keys.
 
     p_N (eqs 4-7) is that of the keys the recorder takes for the most frequent, w_S = h_S / k (eq 10 for a scan: the
     tuples of a chunk leave together, whatever they matched). The recorder's 8 bytes are in the directory entry.

@@ -211,7 +211,7 @@ class AdmittingSweep:
     @property
     def _border(self) -> float:
         """Counts above this are above the least frequent cached key's by more than chance."""
-        return float(beyond_chance(self._level)) if self._level else 0.0
+        return float(beyond_chance(self._level, 1.0)) if self._level else 0.0
 
     def asked(self, count: int) -> None:
         """Count tuples that came; old counts fade now and then."""

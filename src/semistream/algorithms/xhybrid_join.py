@@ -47,7 +47,7 @@ import pyarrow as pa
 from semistream.engine.algorithm import BUFFER_KNOB, Algorithm, Knob, Pricing
 from semistream.engine.division import Needs, divide
 from semistream.engine.facts import MasterFacts, StreamFacts
-from semistream.engine.options import CommonOptions, option
+from semistream.engine.options import WaitingOptions, option
 from semistream.engine.snapshot import Snapshot
 from semistream.engine.workplace import Workplace
 from semistream.loops.index import (
@@ -69,7 +69,7 @@ from semistream.predict.keys import Floats
 
 
 @dataclass(frozen=True)
-class Options(CommonOptions):
+class Options(WaitingOptions):
     """Options of X-HYBRIDJOIN."""
 
     pinned_pages: int | None = option(

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from semistream.engine.chunk import Chunk, JoinStats, Scratch
 from semistream.engine.output import Output
+from semistream.engine.share import MovingShare
 from semistream.parts.cache import Cache
 
 Int64s = npt.NDArray[np.int64]
@@ -20,6 +21,9 @@ Int64s = npt.NDArray[np.int64]
 
 class CacheFront:
     """Asks a cache for every tuple of a chunk. Without a cache every tuple is missed."""
+
+    #: moves bytes between the cache and H_S, where the algorithm lets it
+    share: MovingShare | None = None
 
     def __init__(self, cache: Cache | None, output: Output, scratch: Scratch, stats: JoinStats) -> None:
         self.cache = cache

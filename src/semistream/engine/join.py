@@ -28,6 +28,7 @@ from semistream.engine.front import CacheFront
 from semistream.engine.intake import Encoded, Intake
 from semistream.engine.lifecycle import JoinLife
 from semistream.engine.loop import Loop
+from semistream.engine.options import WaitingOptions
 from semistream.engine.output import Output, Sides, is_apart
 from semistream.engine.plan import Plan
 from semistream.engine.snapshot import Snapshot
@@ -318,7 +319,8 @@ class SemiStreamJoin(JoinLife):
             yield from loop.advance()
 
     def _push(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        intake, loop = self._work.intake, self.loop
+        """Join batches. When the stream has nothing, or the join is eager, those who wait have their turn."""
+        intake, loop, before = self._work.intake, self.loop, self.stats.tuples_in
         loop.begin_batch()
         try:
             for part in chain.from_iterable(map(intake.parts, batches)):
@@ -334,6 +336,9 @@ class SemiStreamJoin(JoinLife):
                     yield from loop.consume(chunk) if self.shared is None else self._ask(self.shared, chunk, tuples)
                     loop.settle()
             yield from loop.end_batch()
+            eager = isinstance(self.options, WaitingOptions) and self.options.eager
+            if loop.waiting and (eager or self.stats.tuples_in == before):
+                yield from loop.advance()
         except BaseException:
             loop.give_up()
             raise

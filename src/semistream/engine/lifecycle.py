@@ -66,7 +66,8 @@ class JoinLife(ABC):
     def push(self, batch: ArrowData) -> Iterator[pa.RecordBatch]:
         """Join a batch, or all rows of other Arrow data; tuples that must wait for the disk come out of a later call.
 
-        Nothing is taken if a part of it is refused.
+        A batch without rows says that the stream has nothing at the moment: then those who wait have a turn of the main
+        loop. Nothing is taken if a part of it is refused.
         """
         with self._turn:
             self._require_idle()

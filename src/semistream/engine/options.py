@@ -79,6 +79,17 @@ class CommonOptions:
     )
 
 
+@dataclass(frozen=True)
+class WaitingOptions(CommonOptions):
+    """Options of algorithms whose main loop waits for more tuples unless it is told not to."""
+
+    eager: bool = option(
+        False,
+        "one turn of the main loop after every push, whether H_S is full or not: chunks, and with them the memory that "
+        "is in use, follow the arrival rate",
+    )
+
+
 SomeOptions = TypeVar("SomeOptions", bound=CommonOptions)
 
 

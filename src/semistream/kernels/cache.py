@@ -4,7 +4,8 @@ Directory entry, 16 bytes, open addressing with linear probing: the key code, th
 `flags | count (28 bits) | reference of the first row (32 bits)`. A key without rows is known to be absent from R.
 The count is the frequency recorder: stream tuples that asked for the key. A SWITCHING entry collects rows and is
 not seen by the stream before it is complete; a YOUNG one is on probation, and the count of a PARTIAL one does not cover
-the whole eviction period (SSBJ).
+the whole eviction period (SSBJ). While it collects, the count of a PARTIAL entry is the number of rows that it may take
+yet; one that meets more is YOUNG from then on, which is to say: given up.
 
     row slot: | next u32 | payload |
 """
@@ -30,6 +31,8 @@ YOUNG = np.int64(1) << 61
 PARTIAL = np.int64(1) << 60
 COUNT_MASK = (np.int64(1) << 28) - 1
 C_KEYS, C_ROWS, C_SWITCHING_ROWS, C_SWITCHING_KEYS = range(4)
+#: whom an eviction of SSBJ judges
+JUDGE_SETTLED, JUDGE_YOUNG, JUDGE_ALL = range(3)
 #: how kernels that free rows are given a cache: entries, its state, those of arena, rows and VAR blocks, chain
 CACHE = "Tuple((int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64))"
 
@@ -245,8 +248,9 @@ def cache_mark_switching(codes, counts, stop, entries, state):
 def cache_collect(codes, stop, entries, state, cached, cursor, out_slots, out_ids, max_rows):
     """Switching state: give every master row of a SWITCHING key a slot.
 
-    `cursor`: row, status. Stops when the buffers are full (status 0: call again), the arena is exhausted (1) or
-    the block is done (2).
+    `cursor`: row, status, keys given up. Stops when the buffers are full (status 0: call again), the arena is exhausted
+    (1) or the block is done (2). Keys that have more rows than they may take are marked, for `cache_drop_overgrown`:
+    their rows cannot be freed here, since the payload of some is still to be packed.
     """
     arena, extents, pool = cached
     arena_at, extents_at, pool_at = address_of(arena), address_of(extents), address_of(pool)
@@ -256,7 +260,12 @@ def cache_collect(codes, stop, entries, state, cached, cursor, out_slots, out_id
     cursor[1] = 2
     while row < stop:
         at = find_key(entries_at, size, codes[row])
-        if at >= 0 and entries[2 * at + 1] & SWITCHING != 0:
+        if at >= 0 and entries[2 * at + 1] & (SWITCHING | YOUNG) == SWITCHING:
+            if entries[2 * at + 1] & PARTIAL != 0 and (entries[2 * at + 1] >> 32) & COUNT_MASK == 0:
+                entries[2 * at + 1] |= YOUNG
+                cursor[2] += 1
+                row += 1
+                continue
             if filled == min(out_slots.size, max_rows):
                 cursor[1] = 0
                 break
@@ -267,6 +276,8 @@ def cache_collect(codes, stop, entries, state, cached, cursor, out_slots, out_id
             meta = entries[2 * at + 1]
             store_i32(slot, meta & NIL)
             reference = (slot - arena[A_BASE]) >> arena[A_SHIFT]
+            if meta & PARTIAL != 0:
+                meta -= COUNT_ONE
             entries[2 * at + 1] = (meta & ~np.int64(NIL)) | reference
             state[C_ROWS] += 1
             state[C_SWITCHING_ROWS] += 1
@@ -283,7 +294,8 @@ def cache_activate(entries, state):
     """Phase-out begins: all collected keys are complete and become visible to the stream."""
     for at in range(entries.size >> 1):
         if entries[2 * at + 1] != EMPTY and entries[2 * at + 1] & SWITCHING != 0:
-            entries[2 * at + 1] = (entries[2 * at + 1] & ~SWITCHING) | YOUNG
+            meta = entries[2 * at + 1] & ~SWITCHING
+            entries[2 * at + 1] = ((meta & NIL) if meta & PARTIAL != 0 else meta) | YOUNG
     state[C_SWITCHING_KEYS] = 0
     state[C_SWITCHING_ROWS] = 0
 
@@ -298,6 +310,26 @@ def cache_drop_switching(table, chance, salt):
     while at < entries.size >> 1:
         meta = entries[2 * at + 1]
         if meta != EMPTY and meta & SWITCHING != 0 and hash32(entries[2 * at] ^ salt) < chance:
+            rows = free_rows(meta & NIL, arena_at, pool_at, blocks_at, chain)
+            state[C_ROWS] -= rows
+            state[C_SWITCHING_ROWS] -= rows
+            state[C_KEYS] -= 1
+            state[C_SWITCHING_KEYS] -= 1
+            _cache_delete(entries_at, size, at)
+        else:
+            at += 1
+
+
+@njit(f"void({CACHE})", cache=True, nogil=True)
+def cache_drop_overgrown(table):
+    """Give up on the keys that `cache_collect` has marked, rows and all."""
+    entries, state, arena, pool, blocks, chain = table
+    arena_at, pool_at, blocks_at = address_of(arena), address_of(pool), address_of(blocks)
+    entries_at, size = address_of(entries), entries.size >> 1
+    at = 0
+    while at < entries.size >> 1:
+        meta = entries[2 * at + 1]
+        if meta != EMPTY and meta & (SWITCHING | YOUNG) == SWITCHING | YOUNG:
             rows = free_rows(meta & NIL, arena_at, pool_at, blocks_at, chain)
             state[C_ROWS] -= rows
             state[C_SWITCHING_ROWS] -= rows
@@ -377,12 +409,12 @@ def cache_age(entries):
             entries[2 * at + 1] = (meta & (SWITCHING | YOUNG | PARTIAL | NIL)) | (count << 32)
 
 
-@njit(f"int64({CACHE}, float64, float64, float64, float64, boolean)", cache=True, nogil=True)
-def cache_evict_unbalanced(table, per_count_bytes, entry_bytes, row_bytes, factor, probation):
+@njit(f"int64({CACHE}, float64, float64, float64, float64, int64)", cache=True, nogil=True)
+def cache_evict_unbalanced(table, per_count_bytes, entry_bytes, row_bytes, factor, whom):
     """SSBJ's eviction: keys that would take no more bytes in the pending table leave; all counts restart at 0.
 
-    `per_count_bytes` is v_S divided by the R-cycles over which the counts ran. With `probation` only YOUNG keys are
-    judged, and those that stay are PARTIAL from then on; otherwise all that are neither YOUNG nor PARTIAL.
+    `per_count_bytes` is v_S divided by the R-cycles over which the counts ran. `whom` is JUDGE_YOUNG: only YOUNG keys
+    are judged, and those that stay are PARTIAL from then on; JUDGE_SETTLED: those that are neither; JUDGE_ALL.
     """
     entries, state, arena, pool, blocks, chain = table
     arena_at, pool_at, blocks_at = address_of(arena), address_of(pool), address_of(blocks)
@@ -391,7 +423,10 @@ def cache_evict_unbalanced(table, per_count_bytes, entry_bytes, row_bytes, facto
     at = 0
     while at < entries.size >> 1:
         meta = entries[2 * at + 1]
-        judged = meta & YOUNG != 0 if probation else meta & (YOUNG | PARTIAL) == 0
+        if whom == JUDGE_YOUNG:
+            judged = meta & YOUNG != 0
+        else:
+            judged = whom == JUDGE_ALL or meta & (YOUNG | PARTIAL) == 0
         if meta == EMPTY or meta & SWITCHING != 0 or not judged:
             at += 1
             continue
@@ -411,12 +446,14 @@ def cache_evict_unbalanced(table, per_count_bytes, entry_bytes, row_bytes, facto
             at += 1
     for at in range(entries.size >> 1):
         meta = entries[2 * at + 1]
-        if meta == EMPTY:
+        if meta == EMPTY or meta & SWITCHING != 0:
             continue
-        if not probation:
-            entries[2 * at + 1] = meta & (SWITCHING | YOUNG | NIL)
+        if whom == JUDGE_SETTLED:
+            entries[2 * at + 1] = meta & (YOUNG | NIL)
+        elif whom == JUDGE_ALL:
+            entries[2 * at + 1] = meta & NIL
         elif meta & YOUNG != 0:
-            entries[2 * at + 1] = (meta & (SWITCHING | NIL)) | PARTIAL
+            entries[2 * at + 1] = (meta & NIL) | PARTIAL
     return evicted
 
 

@@ -10,6 +10,6 @@ from semistream.kernels.compiled import Both
 
 
 @Both
-def beyond_chance(border: Any) -> Any:
-    """Counts n above this have n - sqrt(n) above the border; numbers and arrays alike, in kernels and outside."""
-    return border + 0.5 + np.sqrt(border + 0.25)
+def beyond_chance(border: Any, spreads: Any) -> Any:
+    """Counts n above this have n - spreads * sqrt(n) above the border; numbers and arrays, in kernels and outside."""
+    return border + 0.5 * spreads * spreads + spreads * np.sqrt(border + 0.25 * spreads * spreads)

@@ -8,7 +8,8 @@ expire are O(1), compare nothing, and never touch a younger tuple with the same 
     slot: | code i64 | next u32 | payload |
 
 With `counter` > 0 the byte at slot + counter counts the master tuples that matched (SSBJ's s_count): a tuple meets all
-of R before it leaves, so the count is then complete; 255 stands for that many or more.
+of R before it leaves, so the count is then complete; 255 stands for that many or more, and the rest is counted while
+the rows of such a key are collected.
 """
 
 # mypy: disallow_untyped_defs=False
@@ -35,6 +36,8 @@ from semistream.kernels.arena import (
 from semistream.kernels.cache import (
     C_KEYS,
     C_SWITCHING_KEYS,
+    COUNT_MASK,
+    PARTIAL,
     SWITCHING,
     YOUNG,
     cache_insert,
@@ -48,6 +51,7 @@ from semistream.kernels.tuples import hash32
 
 FIFO_HEADER = 12
 TILE = 64
+MOST_COUNTED = 255
 
 
 @njit(nogil=True, inline="always")
@@ -151,7 +155,7 @@ def fifo_probe(codes, stop, buckets, arena, cursor, out_slots, out_rows, counter
                     filled += 1
                     if counter > 0:
                         seen = load_u8(slot + counter)
-                        if seen < 255:
+                        if seen < MOST_COUNTED:
                             store_u8(slot + counter, seen + 1)
                 if slot == tail:
                     break
@@ -260,8 +264,7 @@ def fifo_rebuild(buckets, arena, pool):
 
 @njit(
     "int64(int64, uint32[::1], int64[::1], int64[::1], int64, int64[::1], int64[::1], float64, float64,"
-    " float64, float64,"
-    " int64, int64)",
+    " float64, float64, float64, int64, int64)",
     cache=True,
     nogil=True,
 )
@@ -277,14 +280,16 @@ def fifo_name_keys(
     entry_bytes,
     row_bytes,
     factor,
+    spreads,
     max_keys,
     most_bytes,
 ):
-    """Cache inequality for the `count` tuples about to leave: (n - sqrt(n)) * v_S > factor * (entry + m * v_R).
+    """Cache inequality for the `count` tuples about to leave: (n - c * sqrt(n)) * v_S > factor * (entry + m * v_R).
 
     m is the tuple's own count of matches, complete now; n the waiting tuples of its key, an R-cycle's worth, less what
-    may be chance. A key that satisfies it gets a SWITCHING entry to collect its rows; one that R lacks is cached as
-    absent at once. Stops naming when the rows wanted pass `most_bytes`. Returns the bytes wanted.
+    may be chance (c is `spreads`). A key that satisfies it gets a SWITCHING entry to collect its rows: m of them, or as
+    many as n pays for where m is too large for its counter. One that R lacks is cached as absent at once. Stops naming
+    when the rows wanted pass `most_bytes`. Returns the bytes wanted.
     """
     arena_at, entries_at, keys_room = address_of(arena), address_of(entries), entries.size >> 1
     buckets_at, size, base, shift = address_of(buckets), buckets.size, arena[A_BASE], arena[A_SHIFT]
@@ -295,17 +300,23 @@ def fifo_name_keys(
         code = load_i64(slot)
         matches = load_u8(slot + counter)
         if state[C_KEYS] < max_keys and find_key(entries_at, keys_room, code) < 0:
-            border = beyond_chance(factor * (entry_bytes + matches * row_bytes) / tuple_bytes)
+            border = beyond_chance(factor * (entry_bytes + matches * row_bytes) / tuple_bytes, spreads)
             waiting = _waiting(buckets_at, size, base, shift, code, np.int64(border) + 2)
             if waiting > border:
                 if matches == 0:
                     cache_insert(entries_at, keys_room, code, YOUNG | NIL)
                     state[C_KEYS] += 1
-                elif wanted + matches * row_bytes <= most_bytes:
-                    cache_insert(entries_at, keys_room, code, SWITCHING | NIL)
-                    state[C_KEYS] += 1
-                    state[C_SWITCHING_KEYS] += 1
-                    wanted += np.int64(matches * row_bytes)
+                else:
+                    rows = np.int64(matches)
+                    if matches == MOST_COUNTED:
+                        n = np.float64(_waiting(buckets_at, size, base, shift, code, pool[P_LIVE]))
+                        paid = ((n - spreads * np.sqrt(n)) * tuple_bytes / factor - entry_bytes) / row_bytes
+                        rows = np.int64(min(paid, (most_bytes - wanted) / row_bytes, np.float64(COUNT_MASK)))
+                    if rows >= matches and wanted + rows * row_bytes <= most_bytes:
+                        cache_insert(entries_at, keys_room, code, SWITCHING | PARTIAL | (rows << 32) | NIL)
+                        state[C_KEYS] += 1
+                        state[C_SWITCHING_KEYS] += 1
+                        wanted += np.int64(rows * row_bytes)
         if i + 1 < min(count, pool[P_LIVE]):
             slot, extent = next_slot(arena_at, slot, extent, pool[P_SLOT])
     return wanted

@@ -15,9 +15,9 @@ The last part of this file is the same loop as a formula.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from semistream.engine.facts import MasterFacts, StreamFacts
 from semistream.engine.front import CacheFront
 from semistream.engine.loop import Loop
 from semistream.engine.plan import Plan, SomeOptions
+from semistream.engine.share import MovingShare, rebalanced
 from semistream.engine.snapshot import Snapshot
 from semistream.engine.workplace import Workplace
 from semistream.errors import BudgetError
@@ -37,6 +38,7 @@ from semistream.parts.arena import ArenaShape
 from semistream.parts.cache import Cache
 from semistream.parts.disk_buffer import DiskBuffer
 from semistream.parts.pending import LinkedPending, LoadTimes
+from semistream.parts.share import Range
 from semistream.predict.counts import Counts, Workload
 from semistream.predict.keys import Floats
 from semistream.predict.sharing import Shared, group_shares, needed_pages, oldest_first
@@ -58,6 +60,9 @@ class IndexPlan(Plan[SomeOptions]):
     def load_times(self) -> int:
         """Bytes of the times at which groups of pages were read."""
         return LoadTimes.bytes_for(self.r.n_pages, self.division.pages)
+
+
+SomeIndexPlan = TypeVar("SomeIndexPlan", bound=IndexPlan[Any])
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,10 @@ class IndexFront(Protocol):
     @property
     def cache(self) -> Cache | None:
         """The hot keys."""
+
+    @property
+    def share(self) -> MovingShare | None:
+        """Moves bytes between the cache and H_S, where the algorithm lets it."""
 
     def answer(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         """Finish what can be answered; `missed` others are listed in `scratch.misses`."""
@@ -355,6 +364,9 @@ class IndexLoop(Loop):
                     raise work.too_small()
                 yield from self.advance()
 
+    def end_batch(self) -> Iterator[pa.RecordBatch]:
+        return rebalanced(self, self.front.share)
+
     def advance(self) -> Iterator[pa.RecordBatch]:
         self.settle()
         return self.phase.iterate()
@@ -366,12 +378,17 @@ class IndexLoop(Loop):
 
     # ------------------------------------------------------------------------------------- the snapshot
 
+    def state(self) -> dict[str, Any]:
+        return {} if self.front.share is None else self.front.share.state()
+
     def tuples(self) -> pa.Table:
         return waiting_table(self.work, self.pending)
 
     def restore(self, snapshot: Snapshot) -> None:
         """No tuple of this family is half joined between two calls: they simply wait again."""
         assert snapshot.tuples is not None
+        if self.front.share is not None:
+            self.front.share.restore(snapshot)
         for chunk in self.work.intake.waiting(snapshot.tuples):
             if self.phase.admit(chunk, self.work.scratch.every, 0, chunk.n_rows) < chunk.n_rows:
                 raise BudgetError("the waiting tuples of the snapshot do not fit: restore with the same memory")
@@ -486,3 +503,18 @@ def index_prediction(
         rest=found.rest,
         start=found.start,
     )
+
+
+def at_rest(plan: SomeIndexPlan, workload: Workload, predicted: Callable[[SomeIndexPlan, Workload], Counts]) -> Counts:
+    """The prediction for a cache that has given back what it does not earn; a young or a literal one has not."""
+    planned = predicted(plan, workload)
+    if plan.options.literal or workload.seen < planned.rest or workload.drained:
+        return planned
+
+    def with_cache(size: int) -> SomeIndexPlan:
+        pending = plan.pending_bytes + plan.cache_bytes - size
+        return replace(plan, cache_bytes=size, pending_bytes=pending)
+
+    sizes = Range.of(plan.cache_bytes, plan.pending_bytes, plan.arena.extent_bytes)
+    size = sizes.at_rest(lambda size: predicted(with_cache(size), workload).per_tuple["cache_hits"])
+    return planned if size == plan.cache_bytes else predicted(with_cache(size), workload)

@@ -18,6 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,7 @@ import pyarrow as pa
 from semistream.engine.chunk import Chunk
 from semistream.engine.intake import Encoded
 from semistream.engine.loop import Loop
+from semistream.engine.share import MovingShare, rebalanced
 from semistream.engine.snapshot import Snapshot
 from semistream.engine.workplace import Workplace
 from semistream.errors import SemiStreamError
@@ -63,6 +65,10 @@ class LockedFront:
     @property
     def cache(self) -> Cache | None:
         return self._front.cache
+
+    @property
+    def share(self) -> MovingShare | None:
+        return self._front.share
 
     def answer(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         """All rows of the hits at once: between two of them nobody may change the cache."""
@@ -150,6 +156,7 @@ class ParallelLoop(Loop):
             self._control.notify_all()
         yield from self._until_rest()
         self._pause()
+        yield from rebalanced(self, self.front.share)
 
     def give_up(self) -> None:
         """Nobody will take what the disk phase still delivers. It is not waited for: the join is failed or closing."""
@@ -325,6 +332,9 @@ class ParallelLoop(Loop):
 
     # ------------------------------------------------------------------------------ snapshot and closing
 
+    def state(self) -> dict[str, Any]:
+        return {} if self.front.share is None else self.front.share.state()
+
     def tuples(self) -> pa.Table:
         """Both phases rest between two calls: what waits is in H_S or in I_B."""
         work = self.work
@@ -339,6 +349,8 @@ class ParallelLoop(Loop):
     def restore(self, snapshot: Snapshot) -> None:
         """Tuples that were in I_B may not all fit H_S: they go back to I_B."""
         assert snapshot.tuples is not None
+        if self.front.share is not None:
+            self.front.share.restore(snapshot)
         full = False
         for chunk in self.work.intake.waiting(snapshot.tuples):
             took = 0 if full else self.phase.admit(chunk, self.work.scratch.every, 0, chunk.n_rows)

@@ -3,7 +3,8 @@
     step:  admit a chunk of w tuples -> load the next partition of R -> probe H_S with it -> expire the oldest chunk
 
 A chunk admitted before step t has met partitions t, t+1, ... and leaves after k steps, so no index and no order of R is
-needed. MESHJOIN, R-MESHJOIN, SSJ and SSBJ share this loop and differ in what stands in front of it (`ScanFront`).
+needed. A partition is what the disk buffer holds, or one of some equal pieces of that (R-MESHJOIN). MESHJOIN,
+R-MESHJOIN, SSJ and SSBJ share this loop and differ in what stands in front of it (`ScanFront`).
 
 The second half of this file is the same loop as a formula.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,12 +26,14 @@ from semistream.engine.facts import MasterFacts, StreamFacts
 from semistream.engine.front import CacheFront
 from semistream.engine.loop import Loop
 from semistream.engine.plan import Plan, SomeOptions
+from semistream.engine.share import MovingShare, rebalanced
 from semistream.engine.snapshot import FLAG_COLUMN, MOST, Snapshot, impossible, whole
 from semistream.engine.workplace import Workplace
 from semistream.errors import BudgetError, SemiStreamError
 from semistream.master.base import PageBlock
 from semistream.parts.arena import ArenaShape
 from semistream.parts.cache import Cache
+from semistream.parts.disk_buffer import DiskBuffer
 from semistream.parts.pending import FifoPending
 from semistream.predict.counts import Counts, Workload
 
@@ -43,6 +46,8 @@ class ScanPlan(Plan[SomeOptions]):
     arena: ArenaShape
     #: bytes of a waiting tuple's slot
     slot: int
+    #: steps that work off one load
+    pieces: int = field(default=1, kw_only=True)
 
     @property
     def tables(self) -> int:
@@ -50,9 +55,14 @@ class ScanPlan(Plan[SomeOptions]):
         return self.division.tables - self.arena.table_bytes
 
     @property
+    def loads(self) -> int:
+        """Loads per R-cycle."""
+        return -(-self.r.n_pages // self.pages_per_step)
+
+    @property
     def k(self) -> int:
         """Steps per R-cycle."""
-        return -(-self.r.n_pages // self.pages_per_step)
+        return self.loads * self.pieces
 
 
 def scan_arena(
@@ -71,6 +81,10 @@ class ScanFront(Protocol):
     @property
     def cache(self) -> Cache | None:
         """The hot keys."""
+
+    @property
+    def share(self) -> MovingShare | None:
+        """Moves bytes between the cache and H_S, where the algorithm lets it."""
 
     def answer(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         """Finish what can be answered; `missed` others are listed in `scratch.misses`."""
@@ -143,7 +157,9 @@ class ScanLoop(Loop):
         scan: Round | None = None,
     ) -> None:
         self.work, self.pending, self.front = work, pending, front
-        self.pages_per_step = plan.pages_per_step
+        self.pages_per_load, self.pieces = plan.pages_per_step, plan.pieces
+        #: what the disk buffer holds, while there are pieces of it to be probed
+        self._block: PageBlock | None = None
         self.scan = Round(plan.k) if scan is None else scan
         self.k = plan.k
         self.step_number = 0
@@ -192,6 +208,9 @@ class ScanLoop(Loop):
             if took < wanted or self.open_count >= self.chunk_target:
                 yield from self.advance()
 
+    def end_batch(self) -> Iterator[pa.RecordBatch]:
+        return rebalanced(self, self.front.share)
+
     def drain(self) -> Iterator[pa.RecordBatch]:
         while len(self.pending):
             yield from self.advance()
@@ -205,11 +224,11 @@ class ScanLoop(Loop):
             self.front.begin_cycle()
         self.close_chunk()
         self.settle()
-        block = work.disk.load(self.scan.position * self.pages_per_step, self.pages_per_step)
-        yield from self._probe(block)
+        block, start, stop = self._next_piece()
+        yield from self._probe(block, start, stop)
         self.front.after_probe(block)
         work.stats.iterations += 1
-        work.stats.master_rows_probed += block.n_rows
+        work.stats.master_rows_probed += stop - start
         work.copy_read_counts()
         self.step_number += 1
         self.scan.position += 1
@@ -220,13 +239,21 @@ class ScanLoop(Loop):
             yield from self._expire(self.chunks.popleft()[0])
         self.settle()
 
-    def _probe(self, block: PageBlock) -> Iterator[pa.RecordBatch]:
+    def _next_piece(self) -> tuple[PageBlock, int, int]:
+        """The rows of the next step, loaded unless they are a further piece of the last load."""
+        load, piece = divmod(self.scan.position, self.pieces)
+        if piece == 0 or self._block is None:
+            self._block = self.work.disk.load(load * self.pages_per_load, self.pages_per_load)
+        rows = self._block.n_rows
+        return self._block, rows * piece // self.pieces, rows * (piece + 1) // self.pieces
+
+    def _probe(self, block: PageBlock, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         """Disk-probing phase: all pairs of the partition's rows and waiting tuples."""
         work, pending, scratch = self.work, self.pending, self.work.scratch
-        cursor = np.zeros(2, dtype=np.int64)
+        cursor = np.array([start, 0], dtype=np.int64)
         rows = work.output.of_block(block)
-        while cursor[0] < block.n_rows:
-            count = pending.probe(work.disk.codes, block.n_rows, cursor, scratch.left, scratch.right)
+        while cursor[0] < stop:
+            count = pending.probe(work.disk.codes, stop, cursor, scratch.left, scratch.right)
             ids = block.row_ids(scratch.right[:count])
             yield from work.output.pairs(pending, rows, scratch.left, ids, count)
 
@@ -258,6 +285,11 @@ class ScanLoop(Loop):
         if len(self.pending) == 0 and self.k:
             self.step_number = step
             self.scan.position = step % self.k
+            self._block = None
+
+    def borrow_disk(self) -> DiskBuffer:
+        self._block = None
+        return super().borrow_disk()
 
     def wait(self, tuples: pa.Table) -> None:
         """Admit tuples as a chunk of their own, whatever the cache could say of them."""
@@ -285,6 +317,7 @@ class ScanLoop(Loop):
             "step_number": self.step_number,
             "open_count": self.open_count,
             "chunks": [list(chunk) for chunk in self.chunks],
+            **({} if self.front.share is None else self.front.share.state()),
         }
 
     def tuples(self) -> pa.Table:
@@ -318,6 +351,8 @@ class ScanLoop(Loop):
         open_count = snapshot.whole("open_count", tuples.num_rows - waiting, tuples.num_rows - waiting)
         self.scan.position = snapshot.whole("position", 0, max(self.k - 1, 0))
         self.step_number, self.open_count, self.chunks = step, open_count, chunks
+        if self.front.share is not None:
+            self.front.share.restore(snapshot)
         self._append_all(tuples.drop_columns([FLAG_COLUMN]), tuples[FLAG_COLUMN])
         self.front.restored(len(self.pending))
 
@@ -327,7 +362,10 @@ class ScanLoop(Loop):
 
 @dataclass(frozen=True)
 class ScanCycle:
-    """One R-cycle: k steps, each loading b tuples and taking in w_S that wait, of w stream tuples."""
+    """One R-cycle: k steps, each probing b tuples and taking in w_S that wait, of w stream tuples.
+
+    `loads` of them load what they probe, the others a further piece of it.
+    """
 
     k: int
     b: float
@@ -335,6 +373,7 @@ class ScanCycle:
     w: float
     pages: float
     bytes: float
+    loads: int
 
     @property
     def tuples(self) -> float:
@@ -354,9 +393,10 @@ def cycle(plan: ScanPlan[Any], workload: Workload, h_S: float, missed: float) ->
     if workload.drained and missed > 0:
         w = 1.0 / (1.0 / w + k / workload.batch)
         w_S = w * missed
-    last = r.n_pages - (k - 1) * step
-    size = ((k - 1) * r.read_bytes(step) + r.read_bytes(last)) / k
-    return ScanCycle(k, r.rows / k, w_S, w, r.n_pages / k, size)
+    loads = max(plan.loads, 1)
+    last = r.n_pages - (loads - 1) * step
+    size = ((loads - 1) * r.read_bytes(step) + r.read_bytes(last)) / k
+    return ScanCycle(k, r.rows / k, w_S, w, r.n_pages / k, size, loads)
 
 
 def scan_counts(turn: ScanCycle, missed: float) -> dict[str, float]:
@@ -369,7 +409,7 @@ def scan_counts(turn: ScanCycle, missed: float) -> dict[str, float]:
         "expired": missed,
         "iterations": steps,
         "r_cycles": steps / turn.k,
-        "reads": steps,
+        "reads": steps * turn.loads / turn.k,
         "pages_read": steps * turn.pages,
         "bytes_read": steps * turn.bytes,
         "master_rows_probed": steps * turn.b,

@@ -140,7 +140,7 @@ class Arena:
         return self.stack.nbytes
 
     def clear(self) -> None:
-        """Take all extents back; the pools that had them must not be used any more."""
+        """Take all extents back; the pools that had them must be reset before they are used again."""
         self.stack[:] = np.arange(self.extents_total, dtype=np.int32)[::-1]
         self.state[kernel.A_FREE] = self.extents_total
 
@@ -152,13 +152,18 @@ class Pool:
         self.arena = arena
         self.slot_bytes = -(-slot_bytes // arena.slot_align) * arena.slot_align
         self.state = np.zeros(kernel.POOL_WORDS, dtype=np.int64)
-        self.state[kernel.P_SLOT] = self.slot_bytes
-        self.state[kernel.P_FREE] = NIL
-        self.state[kernel.P_FRONT_EXT] = self.state[kernel.P_BACK_EXT] = -1
+        self.reset()
         #: what kernels that take slots want, in the order of `kernels.arena.POOL`
         self.view = (arena.state, arena.stack, self.state)
         header = kernel.EXTENT_HEADER if fifo else 0
         self.slots_per_extent = (arena.extent_bytes - header) // self.slot_bytes
+
+    def reset(self) -> None:
+        """Forget all slots: the arena has taken back the extents (`Arena.clear`)."""
+        self.state[:] = 0
+        self.state[kernel.P_SLOT] = self.slot_bytes
+        self.state[kernel.P_FREE] = NIL
+        self.state[kernel.P_FRONT_EXT] = self.state[kernel.P_BACK_EXT] = -1
 
     @property
     def live(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import partial
 from typing import Protocol
 
@@ -29,11 +30,23 @@ _LEAST_USED = 0.25
 
 @dataclass(frozen=True)
 class Balance:
-    """The cache inequality m·v_R + entry < n·v_S: bytes of an entry and of a row, and the hysteresis."""
+    """The cache inequality m·v_R + entry < n·v_S: bytes of an entry and of a row, and the hysteresis.
+
+    Of a key that is to come in, `spreads` times √n are taken off n, which may be chance.
+    """
 
     entry_bytes: float
     row_bytes: float
     factor: float = 1.0
+    spreads: float = 1.0
+
+
+class Judged(IntEnum):
+    """Which keys an eviction looks at: those of whole periods, those on probation, or all."""
+
+    SETTLED = kernel.JUDGE_SETTLED
+    YOUNG = kernel.JUDGE_YOUNG
+    ALL = kernel.JUDGE_ALL
 
 
 class ProbeArrays(Protocol):
@@ -131,6 +144,15 @@ class Cache:
     def directory_bytes(max_keys: int) -> int:
         """Bytes of a directory for `max_keys` keys."""
         return kernel.ENTRY_BYTES * (int(max_keys / MAX_LOAD) + 2)
+
+    def restart(self, limit_bytes: int, max_keys: int) -> None:
+        """Forget all keys and go on with other sizes; the arena has taken back all extents."""
+        self.entries = np.empty(0, dtype=np.int64)
+        self.entries = np.full(self.directory_bytes(max_keys) // 8, kernel.EMPTY, dtype=np.int64)
+        self.limit_bytes, self.max_keys = limit_bytes, max_keys
+        self.state[:] = 0
+        self.pool.reset()
+        self.blocks.reset()
 
     def grow(self, max_keys: int) -> None:
         """A directory for more keys; old and new exist side by side for a moment."""
@@ -338,13 +360,15 @@ class Cache:
         """Show the collected keys to the stream."""
         kernel.cache_activate(self.entries, self.state)
 
-    def evict_unbalanced(self, balance: Balance, tuple_bytes: float, probation: bool) -> None:
-        """Evict keys that take more bytes here than their `tuple_bytes` each elsewhere, or of the new ones only."""
-        self.evictions += int(
+    def evict_unbalanced(self, balance: Balance, tuple_bytes: float, whom: Judged) -> int:
+        """Evict keys that take more bytes here than their `tuple_bytes` each elsewhere; returns how many."""
+        evicted = int(
             kernel.cache_evict_unbalanced(
-                self.table, tuple_bytes, balance.entry_bytes, balance.row_bytes, balance.factor, probation
+                self.table, tuple_bytes, balance.entry_bytes, balance.row_bytes, balance.factor, whom
             )
         )
+        self.evictions += evicted
+        return evicted
 
     def load(self, codes: Int64s, at: int, stop: int, slots: Int64s, ids: Int64s) -> int:
         """Slots for rows `at .. stop - 1` in a cache that is to hold all of R; returns how many were dealt with."""

@@ -78,6 +78,18 @@ class _Pending:
         return self.directory_bytes + self.extents * self.arena.extent_bytes
 
     @property
+    def mean_bytes(self) -> float:
+        """What a tuple takes of the arena: its slot, and its VAR bytes as they are now."""
+        blocks = self.blocks.live / len(self) if self.layout.has_var and len(self) else 0.0
+        return self.pool.slot_bytes + row_kernel.BLOCK_BYTES * blocks
+
+    def restart(self, limit_bytes: int) -> None:
+        """Go on with another limit; nobody waits, and the arena has taken back all extents."""
+        self.limit_bytes = limit_bytes
+        self.pool.reset()
+        self.blocks.reset()
+
+    @property
     def spare_extents(self) -> int:
         within = (self.limit_bytes - self.directory_bytes) // self.arena.extent_bytes - self.extents
         return max(min(self.arena.free_extents, within), 0)
@@ -173,6 +185,10 @@ class FifoPending(_Pending):
         super().__init__(arena, layout, limit_bytes, True, blocks)
         self.buckets = np.full(64, NIL, dtype=np.uint32)
 
+    def restart(self, limit_bytes: int) -> None:
+        super().restart(limit_bytes)
+        self.buckets = np.full(64, NIL, dtype=np.uint32)
+
     @property
     def directory_bytes(self) -> int:
         return self.buckets.nbytes
@@ -245,6 +261,7 @@ class FifoPending(_Pending):
                 balance.entry_bytes,
                 balance.row_bytes,
                 balance.factor,
+                balance.spreads,
                 cache.max_keys,
                 most_bytes,
             )
@@ -344,8 +361,15 @@ class LinkedPending(_Pending):
 
     def __init__(self, arena: Arena, layout: RowLayout, limit_bytes: int) -> None:
         super().__init__(arena, layout, limit_bytes, False, None)
-        self.directory = np.full(linked_directory(limit_bytes, self.pool.slot_bytes), linked.EMPTY, dtype=np.int64)
+        self.directory = np.empty(0, dtype=np.int64)
         self.queue = np.array([NIL, NIL, 0], dtype=np.int64)
+        self.restart(limit_bytes)
+
+    def restart(self, limit_bytes: int) -> None:
+        super().restart(limit_bytes)
+        self.directory = np.empty(0, dtype=np.int64)
+        self.directory = np.full(linked_directory(limit_bytes, self.pool.slot_bytes), linked.EMPTY, dtype=np.int64)
+        self.queue[:] = NIL, NIL, 0
 
     @property
     def keys(self) -> int:

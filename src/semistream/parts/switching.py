@@ -22,11 +22,12 @@ def collect_rows(cache: Cache, block: PageBlock, codes: Int64s, slots: Int64s, m
     """Take the rows of switching keys out of a block; returns how many.
 
     When no slot is left, the least frequent cached keys make room if `make_room`; else, and when that does not help,
-    some of the keys being collected are given up, rows and all: half a key must not be cached.
+    some of the keys being collected are given up, rows and all: half a key must not be cached. A key that has more rows
+    than it was named with is given up as well.
     """
     if cache.state[kernel.C_SWITCHING_KEYS] == 0:
         return 0
-    cursor = np.zeros(2, dtype=np.int64)
+    cursor = np.zeros(3, dtype=np.int64)
     ids = np.empty(len(slots), dtype=np.int64)
     longest = _longest_chain(cache, block) if cache.layout.has_var else 0
     taken = attempts = 0
@@ -46,6 +47,9 @@ def collect_rows(cache: Cache, block: PageBlock, codes: Int64s, slots: Int64s, m
         )
         cache.pack(block, block.row_ids(ids[:filled]), filled, slots)
         taken += filled
+        if cursor[2]:
+            kernel.cache_drop_overgrown(cache.table)
+            cursor[2] = 0
         if cursor[1] == 2:
             return taken
         if filled == 0 or cursor[1] == 1:

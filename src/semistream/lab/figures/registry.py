@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from semistream.errors import ConfigError
 from semistream.lab.figure import Figure
 from semistream.lab.figures import (
+    ablation,
     beyond,
     cache_share,
     cost_validation,
@@ -44,7 +45,7 @@ _OF_THE_PAPERS = (
     times,
     tuning,
 )
-_OURS = (peers, spark_peers, beyond, drifting, memory_over_time)
+_OURS = (peers, spark_peers, beyond, drifting, memory_over_time, ablation)
 
 
 def _place(figure: Figure) -> tuple[int, str]:

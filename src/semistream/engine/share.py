@@ -1,0 +1,100 @@
+"""Cache and H_S of a running join, divided anew when the cache does not earn its bytes, or would earn more.
+
+Changes are rare (a share is halved or doubled), so they are made the simple way: those who wait are finished, then both
+tables start empty with other sizes. A snapshot says how the tables were divided: what waits must find its room again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from semistream.engine.loop import Loop
+from semistream.engine.snapshot import Snapshot
+from semistream.engine.workplace import Workplace
+from semistream.parts.cache import Cache
+from semistream.parts.pending import FifoPending, LinkedPending
+from semistream.parts.share import Range, ShareReview, divide_anew
+
+_SIZE = "cache_bytes"
+#: a cache is reviewed after as many misses as fill H_S so often, and as many tuples as are so many cachefuls
+_CACHEFULS = 4
+#: H_S that is emptier than this has no use for more bytes
+_FULL = 0.5
+
+
+class MovingShare:
+    """The border between cache and H_S. `changed` is told when both have started anew, with the cache's bytes."""
+
+    def __init__(
+        self,
+        work: Workplace,
+        cache: Cache,
+        pending: FifoPending | LinkedPending,
+        *,
+        fillings: int,
+        patience: int,
+        changed: Callable[[], None],
+    ) -> None:
+        self._work, self._cache, self._pending = work, cache, pending
+        self._review = ShareReview(Range.of(cache.limit_bytes, pending.limit_bytes, cache.arena.extent_bytes), patience)
+        self._fillings, self._changed = fillings, changed
+        self._wanted = self._review.size
+        self._hits = self._misses = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that the cache may have."""
+        return self._review.size
+
+    @property
+    def total(self) -> int:
+        """Bytes of both tables."""
+        return self._review.range.total
+
+    def is_due(self) -> bool:
+        """Whether the tables are to be divided anew; asked between two batches."""
+        stats = self._work.stats
+        hits, misses = stats.cache_hits - stats.shared_hits, stats.cache_misses
+        asked, missed = hits - self._hits + misses - self._misses, misses - self._misses
+        capacity = self._pending.limit_bytes / self._pending.mean_bytes
+        if missed < self._fillings * capacity or asked < _CACHEFULS * self._cache.max_keys:
+            return False
+        hit, self._hits, self._misses = hits - self._hits, hits, misses
+        wanted = self._review.wanted(hit, asked)
+        if wanted < self.size and len(self._pending) < _FULL * capacity:
+            return False
+        self._wanted = wanted
+        return wanted != self.size
+
+    def divide(self) -> None:
+        """Start both tables anew; only while nobody waits."""
+        self._start(self._wanted)
+
+    def _start(self, size: int) -> None:
+        keys = max(int(size / Cache.key_bytes(self._cache.pool.slot_bytes)), 8)
+        divide_anew(self._cache.arena, self._cache, self._pending, size, self.total, keys)
+        self._review.resized(size)
+        self._changed()
+
+    def state(self) -> dict[str, Any]:
+        """What a snapshot says of it."""
+        return {_SIZE: self.size}
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Divide the tables of a fresh join as they were."""
+        if _SIZE in snapshot.state:
+            sizes = self._review.range
+            size = snapshot.whole(_SIZE, sizes.least, sizes.most)
+            if size != self.size:
+                self._start(size)
+
+
+def rebalanced(loop: Loop, share: MovingShare | None) -> Iterator[pa.RecordBatch]:
+    """At the end of a batch: finish those who wait and divide the tables anew, if it is due."""
+    if share is not None and share.is_due():
+        yield from loop.drain()
+        share.divide()
+        loop.settle()
