@@ -74,7 +74,10 @@ class MovingShare:
         self._start(self._wanted)
 
     def _start(self, size: int) -> None:
-        keys = max(int(size / Cache.key_bytes(self._cache.pool.slot_bytes)), 8)
+        # A directory that left no extent for rows would answer nothing, and a cache without hits never grows again.
+        room = size - self._cache.arena.extent_bytes
+        keys = min(int(size / Cache.key_bytes(self._cache.pool.slot_bytes)), int(room / Cache.entry_bytes()) - 2)
+        keys = max(keys, 8)
         divide_anew(self._cache.arena, self._cache, self._pending, size, self.total, keys)
         self._review.resized(size)
         self._changed()
