@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -85,6 +85,8 @@ _DRAINED_ROUNDS = 8
 _NEAR_W = 1.0001
 #: ages in R-cycles at which keys meet their first eviction, if there is no probation
 _FIRST_JUDGED = (1.0, 4.0, 7.0, 10.0)
+#: newcomers that are too few to tell whether luck brought them in, and the most that is taken off a count for luck
+_FEW_NEWCOMERS, _MOST_SPREADS = 16, 6.0
 #: after so many the cache holds what it will
 _CYCLES_TO_REST = 24.0
 
@@ -106,7 +108,7 @@ class Options(WaitingOptions):
 
     @property
     def spreads(self) -> float:
-        """How many times √n a newcomer's count is lessened by."""
+        """How many times √n a newcomer's count is lessened by, at the beginning."""
         return 1.0 if self.adds("chance_test") else 0.0
 
 
@@ -224,13 +226,26 @@ class BalancedFront(PlainFront):
             self._drop_idle_filter()
         elif self.state is CycleState.PHASE_OUT:
             if self.options.adds("probation"):
-                self._evict(len(CycleState), Judged.YOUNG)
+                self._judge_newcomers()
             self.cache.activate()
             self._planned = 0
         if self.rc % EVICTION_CYCLES == 0:
             self._evict(EVICTION_CYCLES, Judged.SETTLED if self.options.adds("probation") else Judged.ALL)
         self._grow_directory()
         self._share_out()
+
+    def _judge_newcomers(self) -> None:
+        """Keys on probation stay or leave; where most leave, luck brought them in, and later ones must have more of it.
+
+        In a uniform stream no key deserves a place, and among very many some come often for a cycle.
+        """
+        newcomers = self.cache.newcomers
+        failed = self._evict(len(CycleState), Judged.YOUNG)
+        if self.options.adds("chance_test"):
+            few = newcomers < _FEW_NEWCOMERS
+            step = 0.5 if not few and failed > 0.5 * newcomers else -0.25 if few or failed < 0.25 * newcomers else 0.0
+            spreads = min(max(self._balance.spreads + step, self.options.spreads), _MOST_SPREADS)
+            self._balance = replace(self._balance, spreads=spreads)
 
     def _grow_directory(self) -> None:
         """A cache that runs out of entries gets more, and one that has far too many gives back half of them.
@@ -291,11 +306,12 @@ class BalancedFront(PlainFront):
     def restored(self, count: int) -> None:
         self._restored = count
 
-    def _evict(self, cycles: int, whom: Judged) -> None:
-        """Keys that have become too rare, or never were frequent enough, go back to the disk phase."""
-        self.cache.evict_unbalanced(self._balance, self._pending.tuple_bytes / cycles, whom)
+    def _evict(self, cycles: int, whom: Judged) -> int:
+        """Keys that have become too rare, or never were frequent enough, go back to the disk phase; -> how many."""
+        evicted = self.cache.evict_unbalanced(self._balance, self._pending.tuple_bytes / cycles, whom)
         self._work.stats.evicted = self.cache.evictions
         self.cache.compact()
+        return evicted
 
 
 class ResidentFront(PlainFront):
@@ -457,14 +473,30 @@ def _in_cache(options: Options, workload: Workload, W: float, border: Floats, pa
     `passing` is the part of the keys that the filter lets through; the others are never seen.
 
     n is seen as Poisson(W·p): through one cycle when the key is let in, which happens every third cycle and if n is
-    above the border by its own spread; through three after its first three, then through ten, when it is judged again.
+    above the border by its own spread, or by so many spreads that most who come in stay; through three after its first
+    three, then through ten, when it is judged again.
     """
+    spreads, count = options.spreads, workload.keys.count
+    while True:
+        cached, moves, kept = _with_spreads(options, workload, W, border, passing, spreads)
+        newcomers = float((count * moves).sum()) * len(CycleState)
+        failed = float((count * moves * (1.0 - kept)).sum()) * len(CycleState)
+        learns = options.adds("chance_test") and options.adds("probation") and spreads < _MOST_SPREADS
+        if not learns or newcomers < _FEW_NEWCOMERS or failed <= 0.5 * newcomers:
+            return cached, moves
+        spreads += 0.5
+
+
+def _with_spreads(
+    options: Options, workload: Workload, W: float, border: Floats, passing: Floats, spreads: float
+) -> tuple[Floats, Floats, Floats]:
+    """The same, for a given number of spreads; and the chance of a newcomer to stay."""
     seen = W * workload.keys.p
 
     def above(least: Floats, cycles: float) -> Floats:
         return normal_cdf(2.0 * (np.sqrt(cycles * seen) - np.sqrt(cycles * least)))
 
-    enter = np.maximum(above(beyond_chance(border, options.spreads), 1.0), 1e-12)
+    enter = np.maximum(above(beyond_chance(border, spreads), 1.0), 1e-12)
     leave = np.maximum(1.0 - above(border, 10.0), 1e-9)
     if options.adds("probation"):
         first, kept = 3.0, above(border, 3.0)
@@ -474,7 +506,7 @@ def _in_cache(options: Options, workload: Workload, W: float, border: Floats, pa
         kept = np.mean([above(border * 10.0 / cycles, cycles) for cycles in _FIRST_JUDGED], axis=0)
     stay = first + kept * np.minimum(10.0 / leave, 1e9)
     out = 3.0 / enter
-    return passing * stay / (stay + out), passing / (stay + out)
+    return passing * stay / (stay + out), passing / (stay + out), kept
 
 
 ALGORITHM = Algorithm(

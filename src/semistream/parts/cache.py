@@ -348,6 +348,12 @@ class Cache:
         return int(self.state[kernel.C_SWITCHING_KEYS])
 
     @property
+    def newcomers(self) -> int:
+        """Keys on probation."""
+        metas = self.entries[1::2]
+        return int(((metas & (kernel.YOUNG | kernel.SWITCHING) == kernel.YOUNG) & (metas != kernel.EMPTY)).sum())
+
+    @property
     def switching_bytes(self) -> int:
         """Bytes of the rows collected so far."""
         return int(self.state[kernel.C_SWITCHING_ROWS]) * self.pool.slot_bytes

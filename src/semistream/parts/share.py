@@ -4,9 +4,9 @@ A cache with the share s of the table bytes leaves room for 1 − s of the tuple
 answers the part p of the stream, an R-cycle (or a load) finishes (1 − s) / (1 − p) times as many tuples. That is a gain
 while p > s: the cache inequality, summed over all keys that are cached.
 
-The plan's share is the most a cache gets. It is divided by two until p is not below s, and grows again when p is not
-below the next larger s, which needs no hope for further hits; so a cache never costs more than the smallest share, and
-sizes do not swing.
+The plan's share is the most a cache gets, and what it begins with. A cache with p < s falls back to the smallest share.
+From there it doubles while p is not below the larger s, which needs no hope for further hits: so what it costs has a
+bound, the smallest share, and sizes do not swing.
 """
 
 from __future__ import annotations
@@ -43,17 +43,19 @@ class Range:
 
     def fitting(self, size: int, answered: float) -> int:
         """Bytes for a cache of `size` that answers this part of the stream."""
-        while size > self.least and answered < size / self.total:
-            size = max(size // 2, self.least)
+        if answered < size / self.total:
+            return self.least
         while size < self.most and answered >= min(2 * size, self.most) / self.total:
             size = min(2 * size, self.most)
         return size
 
     def at_rest(self, answered: Callable[[int], float]) -> int:
         """Bytes of the cache when nothing changes any more; `answered` says what a cache of that size would answer."""
-        size = self.most
-        while size > self.least and answered(size) < size / self.total:
-            size = max(size // 2, self.least)
+        if answered(self.most) >= self.most / self.total:
+            return self.most
+        size = self.least
+        while (larger := self.fitting(size, answered(size))) > size:
+            size = larger
         return size
 
 
