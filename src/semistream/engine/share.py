@@ -60,7 +60,7 @@ class MovingShare:
         hits, misses = stats.cache_hits - stats.shared_hits, stats.cache_misses
         asked, missed = hits - self._hits + misses - self._misses, misses - self._misses
         capacity = self._pending.limit_bytes / self._pending.mean_bytes
-        if missed < self._fillings * capacity or asked < _CACHEFULS * self._cache.max_keys:
+        if missed < self._fillings * capacity or asked < _CACHEFULS * self._cache.keys:
             return False
         hit, self._hits, self._misses = hits - self._hits, hits, misses
         wanted = self._review.wanted(hit, asked)

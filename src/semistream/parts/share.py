@@ -20,7 +20,7 @@ from semistream.parts.pending import FifoPending, LinkedPending
 
 #: the smallest share of a cache, as a part of the planned one: enough to see whether hits come back
 _LEAST_PART = 1 / 32
-_LEAST_EXTENTS = 2
+_LEAST_EXTENTS, _LEAST_KEYS = 1, 32
 #: hits that grow fast enough to be as many as the share asks for after so many reviews are still rising
 _HORIZON = 8
 #: reviews in a row that must find too few hits
@@ -38,7 +38,7 @@ class Range:
     @staticmethod
     def of(cache_bytes: int, pending_bytes: int, extent_bytes: int) -> Range:
         """The range of a plan's cache."""
-        least = max(int(cache_bytes * _LEAST_PART), _LEAST_EXTENTS * extent_bytes + Cache.directory_bytes(8))
+        least = max(int(cache_bytes * _LEAST_PART), _LEAST_EXTENTS * extent_bytes + Cache.directory_bytes(_LEAST_KEYS))
         return Range(min(least, cache_bytes), cache_bytes, cache_bytes + pending_bytes)
 
     def fitting(self, size: int, answered: float) -> int:
