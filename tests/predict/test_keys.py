@@ -138,6 +138,31 @@ def test_a_sample_of_a_stream_tells_its_distribution(exponent: float) -> None:
         assert found.p_N(found.most_frequent(h_R)) == pytest.approx(expected, abs=0.03)
 
 
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0, 1.3])
+def test_classes_are_few(exponent: float) -> None:
+    """A plan sums over them hundreds of times before the first tuple is joined."""
+    assert len(zipf(50_000_000, exponent).p) < 600
+    sample = FrequencySample()
+    sample.add(zipf_keys(1_000_000, exponent, 3, 0, 60_000))
+    found = sample.classes(1_000_000)
+    assert len(found.p) < 600
+    assert float(found.count.sum()) == pytest.approx(1_000_000)
+    # Keys that were seen often have the share they showed.
+    top = sample.top_share(10)
+    if exponent >= 1.0:
+        assert found.p_N(found.most_frequent(10)) == pytest.approx(top)
+
+
+def test_samples_of_batches_are_added_up() -> None:
+    codes = zipf_keys(5_000, 0.8, 3, 0, 20_000)
+    sample = FrequencySample()
+    for start in range(0, len(codes), 4_000):
+        sample.add(codes[start : start + 4_000])
+    once, times = np.unique(codes, return_counts=True)
+    assert np.array_equal(sample.codes, once)
+    assert np.array_equal(sample.counts, times)
+
+
 def test_a_sample_is_bounded_and_keeps_the_frequent_keys() -> None:
     codes = zipf_keys(100_000, 1.0, 3, 0, 200_000)
     whole, bounded = FrequencySample(1 << 20), FrequencySample(2_000)

@@ -3,8 +3,8 @@
 The papers take Zipf's law with exponent 1 and one master tuple per key, and approximate its sums by logarithms (ssj2014
 eqs 4-10, oxhybridjoin2012 eqs 4-9). Here a stream is a list of key classes: a number of keys, each with probability p
 and m master tuples. That says all of it at once: any exponent, many master tuples per key, keys that R lacks (m = 0),
-and what a sample of a real stream shows. A formula is then a sum over classes, a few thousand terms for any number of
-keys.
+and what a sample of a real stream shows. A formula is then a sum over classes, a few hundred terms for any number of
+keys: a plan asks for hundreds of such sums before the first tuple is joined.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ Floats = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
 
 EULER_GAMMA = 0.5772156649015329
-#: ranks that are a class each; behind them a class has this much wider ranks than the one before
-_SINGLE_RANKS = 1024
+#: the last rank of a class is so many times the last one of the class before; up to where that is one rank further
+#: each rank is a class
 _CLASS_GROWTH = 1.03
+_SINGLE_RANKS = math.ceil(1.0 / (_CLASS_GROWTH - 1.0))
 #: how exactly the level of a frequency recorder is looked for, as a part of it
 _LEVEL_STEP = 1e-4
 #: terms summed one by one before the Euler-Maclaurin formula takes over
@@ -170,10 +171,10 @@ def normal_cdf(z: Floats) -> Floats:
 
 def rank_classes(first: int, last: int) -> tuple[Int64s, Int64s]:
     """Ranks first .. last cut into classes: one rank each at the front, then ever wider; (begin, end) of each."""
-    single = min(last, first + _SINGLE_RANKS - 1)
+    single = min(last, max(first - 1, _SINGLE_RANKS))
     edges = [np.arange(first - 1, single + 1, dtype=np.float64)]
     if single < last:
-        steps = math.ceil(math.log(last / max(single, 1)) / math.log(_CLASS_GROWTH)) + 1
+        steps = math.ceil(math.log(last / single) / math.log(_CLASS_GROWTH))
         edges.append(np.geomspace(single, last, steps + 1)[1:])
     whole = np.unique(np.rint(np.concatenate(edges)).astype(np.int64))
     return whole[:-1], whole[1:]
@@ -246,11 +247,10 @@ class FrequencySample:
 
     def add(self, codes: Int64s) -> None:
         """Count the key codes of a batch."""
-        fresh, times = np.unique(np.asarray(codes, dtype=np.int64), return_counts=True)
+        merged, counts = np.unique(np.asarray(codes, dtype=np.int64), return_counts=True)
         self.seen += len(codes)
-        merged, where = np.unique(np.concatenate((self.codes, fresh)), return_inverse=True)
-        counts = np.zeros(len(merged), dtype=np.int64)
-        np.add.at(counts, where, np.concatenate((self.counts, times.astype(np.int64))))
+        if len(self.codes):
+            merged, counts = _added(np.append(self.codes, merged), np.append(self.counts, counts))
         if len(merged) > self.capacity:
             excess = int(np.partition(counts, len(counts) - self.capacity - 1)[len(counts) - self.capacity - 1])
             counts -= excess
@@ -272,19 +272,19 @@ class FrequencySample:
             raise ConfigError(f"domain={domain} is out of range; give the number of keys R has")
         counts = self._sure(domain)
         sure = len(counts)
-        p = counts / self.seen
-        rest = max(1.0 - float(p.sum()), 0.0)
+        # Keys that came equally often are a class.
+        often, number = np.unique(counts, return_counts=True)
+        p, width = often[::-1] / self.seen, number[::-1].astype(np.float64)
+        rest = max(1.0 - float((p * width).sum()), 0.0)
         keys = max(domain - sure, 1)
-        if rest <= 0:
-            width = np.ones(sure)
-        else:
+        if rest > 0:
             exponent = self._tail_exponent(counts)
             begin, end = rank_classes(sure + 1, sure + keys)
             sums = harmonic(np.append(begin[:1], end), exponent)
             tail_width = (end - begin).astype(np.float64)
             tail = np.diff(sums) / tail_width
             tail *= rest / float((tail * tail_width).sum())
-            width, p = np.concatenate((np.ones(sure), tail_width)), np.concatenate((p, tail))
+            width, p = np.concatenate((width, tail_width)), np.concatenate((p, tail))
         order = np.argsort(-p, kind="stable")
         p, width = p[order], width[order]
         p = p / float((p * width).sum())
@@ -325,3 +325,12 @@ class FrequencySample:
         weight = 1.0 / np.sqrt(rank[part])
         slope = np.polyfit(np.log(rank[part]), np.log(counts[part]), 1, w=weight)[0]
         return float(np.clip(-slope, 0.0, 3.0))
+
+
+def _added(codes: Int64s, counts: Int64s) -> tuple[Int64s, Int64s]:
+    """Each code once, rising, with the sum of its counts."""
+    # Two rising runs, which a stable sort merges.
+    order = np.argsort(codes, kind="stable")
+    codes = codes[order]
+    first = np.flatnonzero(np.append(True, codes[1:] != codes[:-1]))
+    return codes[first], np.add.reduceat(counts[order], first)
