@@ -95,10 +95,18 @@ def test_a_recorder_is_never_better_than_knowing() -> None:
     assert seen[-1] <= best + 1e-6
 
 
-def test_a_recorder_fills_the_cache() -> None:
+@pytest.mark.parametrize("exponent", [0.0, 0.7, 1.2])
+@pytest.mark.parametrize("memory", [50_000, 1e9])
+@pytest.mark.parametrize("h_R", [3.0, 3_000.0, 60_000.0])
+def test_a_recorder_fills_the_cache(exponent: float, memory: float, h_R: float) -> None:
+    keys = zipf(100_000, exponent)
+    cached = keys.recorded(h_R, memory)
+    assert float((keys.count * keys.m * cached).sum()) == pytest.approx(h_R, rel=1e-3)
+
+
+def test_a_recorder_without_a_place_keeps_nothing() -> None:
     keys = zipf(100_000, 0.7)
-    cached = keys.recorded(3_000, 50_000)
-    assert float((keys.count * keys.m * cached).sum()) == pytest.approx(3_000, rel=1e-3)
+    assert keys.p_N(keys.recorded(0.0, 50_000)) < 1e-6
 
 
 @pytest.mark.parametrize("exponent", [0.5, 1.0])
@@ -151,6 +159,17 @@ def test_classes_are_few(exponent: float) -> None:
     top = sample.top_share(10)
     if exponent >= 1.0:
         assert found.p_N(found.most_frequent(10)) == pytest.approx(top)
+
+
+def test_a_sample_that_is_limited_keeps_the_frequent_keys() -> None:
+    sample = FrequencySample()
+    sample.add(zipf_keys(100_000, 1.0, 3, 0, 50_000))
+    top = np.sort(sample.codes[np.argsort(-sample.counts, kind="stable")][:20])
+    share = sample.top_share(20)
+    sample.limit(500)
+    assert len(sample.codes) <= 500
+    assert bool(np.isin(top, sample.codes).all())
+    assert sample.top_share(20) == pytest.approx(share - 20 * sample.lowered / 50_000)
 
 
 def test_samples_of_batches_are_added_up() -> None:

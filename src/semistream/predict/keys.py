@@ -10,6 +10,7 @@ keys: a plan asks for hundreds of such sums before the first tuple is joined.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +27,10 @@ EULER_GAMMA = 0.5772156649015329
 #: each rank is a class
 _CLASS_GROWTH = 1.03
 _SINGLE_RANKS = math.ceil(1.0 / (_CLASS_GROWTH - 1.0))
-#: how exactly the level of a frequency recorder is looked for, as a part of it
+#: how exactly the level of a frequency recorder is looked for: as a part of the cache, and as the root of a count
 _LEVEL_STEP = 1e-4
+#: so many powers of e below what is looked for a line says nothing
+_FAR_BELOW = 50.0
 #: terms summed one by one before the Euler-Maclaurin formula takes over
 _FIRST_TERMS = 32
 _MOST_ROWS_PER_KEY = 12
@@ -127,16 +130,16 @@ class KeyClasses:
         came = self.came(seen)
         if float((size * came).sum()) <= h_R:
             return came
-        known = min(memory, seen)
-        expected = np.sqrt(self.p * known)
-        low, high = 0.0, math.sqrt(float(self.p.max()) * known) + 4.0
-        while high - low > _LEVEL_STEP * max(high, 1.0):
-            level = (low + high) / 2
-            if float((size * np.minimum(normal_cdf(2 * (expected - level)), came)).sum()) > h_R:
-                low = level
-            else:
-                high = level
-        return np.minimum(normal_cdf(2 * (expected - high)), came)
+        expected = np.sqrt(self.p * min(memory, seen))
+
+        def above(level: float) -> Floats:
+            return np.minimum(normal_cdf(2 * (expected - level)), came)
+
+        # Where the cache would be full if counts were exact.
+        border = min(int(np.searchsorted(np.cumsum(size * came), h_R)), len(expected) - 1)
+        top = float(expected.max()) + 4.0
+        room = max(h_R, 1e-9)
+        return above(_level(lambda level: float((size * above(level)).sum()) / room, float(expected[border]), top))
 
     def fills(self, h_R: float, seen: float) -> bool:
         """Whether a cache of h_R tuples that lets everything in has room left after `seen` tuples, and will be full."""
@@ -158,6 +161,32 @@ class KeyClasses:
     def distinct(self, tuples: float) -> float:
         """Expected number of different keys among `tuples` stream tuples."""
         return float((self.count * self.came(tuples)).sum())
+
+
+def _level(filled: Callable[[float], float], guess: float, top: float) -> float:
+    """The level from 0 to `top` at which `filled`, which falls, is 1: 0 where it is less everywhere.
+
+    Straight lines through the logarithm of the two closest values, from both sides: a third of the steps of halving.
+    """
+    low, high = 0.0, top
+    above = below = None
+    level = min(guess, top)
+    while high - low > _LEVEL_STEP:
+        found = math.log(max(filled(level), 1e-300))
+        if abs(found) < _LEVEL_STEP:
+            break
+        if found > 0:
+            low, above = level, found
+        else:
+            high, below = level, found
+        if above is None:
+            level = 0.7 * high
+        elif below is None:
+            level = min(1.3 * low + 0.3, top)
+        else:
+            part = above / (above - below) if below > -_FAR_BELOW else 0.5
+            level = low + (high - low) * min(max(part, 0.02), 0.98)
+    return level
 
 
 def normal_cdf(z: Floats) -> Floats:
@@ -251,12 +280,18 @@ class FrequencySample:
         self.seen += len(codes)
         if len(self.codes):
             merged, counts = _added(np.append(self.codes, merged), np.append(self.counts, counts))
-        if len(merged) > self.capacity:
-            excess = int(np.partition(counts, len(counts) - self.capacity - 1)[len(counts) - self.capacity - 1])
-            counts -= excess
-            self.lowered += excess
-            merged, counts = merged[counts > 0], counts[counts > 0]
         self.codes, self.counts = merged, counts
+        self.limit(self.capacity)
+
+    def limit(self, capacity: int) -> None:
+        """Keep no more than so many keys, from here on."""
+        self.capacity = capacity
+        if len(self.codes) > capacity:
+            last = len(self.counts) - capacity - 1
+            excess = int(np.partition(self.counts, last)[last])
+            counts = self.counts - excess
+            self.lowered += excess
+            self.codes, self.counts = self.codes[counts > 0], counts[counts > 0]
 
     def classes(self, domain: int, *, rows_per_key: float = 1.0, absent: float = 0.0) -> KeyClasses:
         """Key classes of the stream: what was seen often as it was seen, the tail by its power law.

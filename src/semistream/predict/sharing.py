@@ -17,7 +17,7 @@ _PLACED_SHARE = 1 / 32
 _PLACED_KEYS = 1 << 18
 _PLACING_SEED = 20_140_209
 #: how exactly a waiting time is looked for, as a part of it
-_WAIT_STEP = 1e-5
+_WAIT_STEP = 1e-4
 #: up to so many groups are looked at one by one; more of them by kinds of which a factor of e has so many
 _FEW_GROUPS, _KINDS_PER_E = 1024, 100
 
@@ -82,7 +82,8 @@ def oldest_first(shares: Floats, h_S: float, absent: float = 0.0) -> Shared:
     Tuples of absent keys stay until they are the oldest, L.
     """
     P, groups = _alike(shares[shares > 0])
-    low, high = 0.0, 4.0 * h_S * max(float(groups.sum()), 1.0) + 16
+    # At least half of the tuples that come in that time wait.
+    low, high = 0.0, 2.0 * h_S + 16
     while high - low > _WAIT_STEP * max(high, 1.0):
         L = (low + high) / 2
         x = P * L
