@@ -25,6 +25,8 @@ class Policy:
     largest_sample_part: int = 16
     small_sample_bytes: int = 1 << 16
     most_sample_bytes: int = 4 << 20
+    #: tuples of the first batch that are counted if the whole budget has room for them, for no operator is open then
+    first_sample: int = 1 << 15
     #: one batch in this many is sampled once the plan stands, and no more often than after as many tuples per key that
     #: the sample has room for: to count them takes a sort of all its keys
     sampled_batches: int = 8

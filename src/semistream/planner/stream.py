@@ -88,6 +88,10 @@ class StreamSample:
         self._counts = FrequencySample(self._counts.capacity)
         self._null = 0
 
+    def limit(self, capacity: int) -> None:
+        """Keep no more than so many keys, from here on."""
+        self._counts.limit(capacity)
+
     def add(self, batch: pa.RecordBatch) -> None:
         """Count a batch, or as much of it, drawn at random, as the sample holds."""
         part = self._drawn(batch, self._counts.capacity)
