@@ -91,6 +91,35 @@ def native_pread(typingctx: Any, fd: Any, address: Any, count: Any, offset: Any)
 
 
 @intrinsic
+def native_read(typingctx: Any, fd: Any, address: Any, count: Any) -> Any:
+    """libc read(2): lets a thread wait for work at a pipe without the GIL."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _transfer(builder, "read", args)
+
+    return types.int64(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def native_write(typingctx: Any, fd: Any, address: Any, count: Any) -> Any:
+    """libc write(2): lets a thread say that its work is done without the GIL."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _transfer(builder, "write", args)
+
+    return types.int64(types.int64, types.int64, types.int64), codegen
+
+
+def _transfer(builder: Any, name: str, args: Any) -> Any:
+    """A call of read(2) or write(2)."""
+    i64, i32 = ir.IntType(64), ir.IntType(32)
+    kind = ir.FunctionType(i64, [i32, ir.IntType(8).as_pointer(), i64])
+    function = cgutils.get_or_insert_function(builder.module, kind, name)
+    pointer = builder.inttoptr(args[1], ir.IntType(8).as_pointer())
+    return builder.call(function, [builder.trunc(args[0], i32), pointer, args[2]])
+
+
+@intrinsic
 def native_madvise(typingctx: Any, address: Any, count: Any, advice: Any) -> Any:
     """libc madvise(2): 0, or -1 for an error."""
 

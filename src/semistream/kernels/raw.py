@@ -28,6 +28,8 @@ store_i32 = _intrinsic("store_i32")
 store_i64 = _intrinsic("store_i64")
 prefetch = _intrinsic("prefetch")
 native_pread = _intrinsic("native_pread")
+native_read = _intrinsic("native_read")
+native_write = _intrinsic("native_write")
 native_madvise = _intrinsic("native_madvise")
 
 

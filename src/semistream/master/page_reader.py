@@ -46,6 +46,7 @@ from semistream.master.format import CODE, DAMAGED, KEYS
 from semistream.master.frequency import SecondIndex
 from semistream.master.mapped import MappedPages, flag_bytes
 from semistream.master.page_index import first_buffers
+from semistream.master.read_ahead import ReadAhead
 
 if TYPE_CHECKING:
     from semistream.master.pages import PageMaster
@@ -224,13 +225,30 @@ class PageStoreReader(PageReader):
     def read_runs(self, pages: Int64s, buffer: Bytes, gap_bytes: int) -> RunRead:
         pages = self._chosen(pages)
         base, result = self._fetch(pages, buffer, gap_bytes)
+        return self._run_read(pages.copy(), base, result, buffer)
+
+    def read_ahead(self, buffers: Sequence[Bytes], n_pages: int, gap_bytes: int, threads: int) -> ReadAhead:
+        self._require_ready(buffers[0])
+        index = self._index
+        fixed = self._fds, index.borders, index.shifts, index.starts, index.sums
+        sizes = buffers[0].nbytes, gap_bytes, self._align
+        return ReadAhead(self._chosen, self._finished_run, fixed, sizes, buffers, n_pages, threads)
+
+    def _finished_run(self, pages: Int64s, base: Int64s, result: Int64s, buffer: Bytes) -> RunRead:
+        """What another thread has read and verified."""
+        self._require_open()
+        self._require_read(result)
+        if result[5] >= 0:
+            raise self._wrong_sum(int(pages[result[5]]), int(base[result[5]]))
+        return self._run_read(pages, base, result, buffer)
+
+    def _run_read(self, pages: Int64s, base: Int64s, result: Int64s, buffer: Bytes) -> RunRead:
         done = int(result[0])
         if not done and len(pages):
             raise ConfigError(
                 f"a buffer of {buffer.nbytes} bytes is too small for one page; buffer_bytes says {self.buffer_bytes(1)}"
             )
-        block = self._block(base[:done], pages[:done].copy(), buffer)
-        return RunRead(block, done, int(result[1]), int(result[2]))
+        return RunRead(self._block(base[:done], pages[:done], buffer), done, int(result[1]), int(result[2]))
 
     def fitting(self, pages: Int64s, size: int, gap_bytes: int) -> int:
         index = self._index
@@ -369,14 +387,17 @@ class PageStoreReader(PageReader):
 
     def _checked(self, pages: Int64s, base: Int64s, result: Int64s) -> int:
         """How many pages were read, and are what was written."""
-        if result[3] >= 0:
-            file = int(result[4])
-            raise failed_read(self._paths[file], int(self._fds[file]), int(result[3]), self._direct)
+        self._require_read(result)
         done = int(result[0])
         bad = verify_pages(base[:done], pages[:done], self._index.starts, self._index.sums)
         if bad >= 0:
             raise self._wrong_sum(int(pages[bad]), int(base[bad]))
         return done
+
+    def _require_read(self, result: Int64s) -> None:
+        if result[3] >= 0:
+            file = int(result[4])
+            raise failed_read(self._paths[file], int(self._fds[file]), int(result[3]), self._direct)
 
     def _wrong_sum(self, page: int, address: int) -> ChecksumError:
         size = int(self._index.starts[page + 1] - self._index.starts[page])
