@@ -90,6 +90,41 @@ def free_rows(reference, arena, pool, blocks, chain):
     return rows
 
 
+@njit(nogil=True, inline="always")
+def find_tile(codes, first, tile, entries, base, shift, places, rows):
+    """Look `tile` codes from `first` on up: where their entries are, and the address of each key's first row.
+
+    The row is 0 where the key is known to be absent, and -1 where the stream sees no entry of it. All entries of a tile
+    are fetched before any is followed, so that their cache misses overlap.
+    """
+    size = entries.size >> 1
+    for t in range(tile):
+        places[t] = (hash32(codes[first + t]) * size) >> 32
+    for t in range(tile):
+        rows[t] = entries[2 * places[t] + 1]
+    for t in range(tile):
+        at = places[t]
+        meta = rows[t]
+        while meta != EMPTY and entries[2 * at] != codes[first + t]:
+            at += 1
+            if at == size:
+                at = 0
+            meta = entries[2 * at + 1]
+        places[t] = at
+        rows[t] = -1
+        if meta != EMPTY and meta & SWITCHING == 0:
+            reference = meta & NIL
+            rows[t] = 0 if reference == NIL else base + (reference << shift)
+
+
+@njit(nogil=True, inline="always")
+def count_request(entries, at):
+    """One stream tuple more has asked for the key of this entry."""
+    meta = entries[2 * at + 1]
+    if (meta >> 32) & COUNT_MASK < COUNT_MASK:
+        entries[2 * at + 1] = meta + COUNT_ONE
+
+
 @njit(
     "int64(int64[::1], int64, int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], boolean[::1], int64[::1],"
     " int64, boolean)",
@@ -100,8 +135,8 @@ def cache_probe(codes, stop, entries, arena, cursor, out_ids, out_rows, found, m
     """Stream-probing phase: pair stream tuples with the cached rows of their key.
 
     `cursor`: tuple, row to go on with, misses so far. `found[i]` says the key is cached (perhaps as absent);
-    the others are listed in `misses`. Stops when the pair buffers are full. Entries, then rows, are fetched for a tile
-    of tuples before any is followed, so that their cache misses overlap.
+    the others are listed in `misses`. Stops when the pair buffers are full. As entries are, so are the first rows of a
+    tile fetched before any is followed.
     """
     filled = 0
     room = out_ids.size
@@ -110,7 +145,6 @@ def cache_probe(codes, stop, entries, arena, cursor, out_ids, out_rows, found, m
     missed = cursor[2]
     i = cursor[0]
     row = cursor[1]
-    size = entries.size >> 1
     places = np.empty(PROBE_TILE, np.int64)
     rows = np.empty(PROBE_TILE, np.int64)
     following = np.empty(PROBE_TILE, np.int64)
@@ -127,23 +161,7 @@ def cache_probe(codes, stop, entries, arena, cursor, out_ids, out_rows, found, m
             i += 1
     while i < stop:
         tile = min(PROBE_TILE, stop - i)
-        for t in range(tile):
-            places[t] = (hash32(codes[i + t]) * size) >> 32
-        for t in range(tile):
-            rows[t] = entries[2 * places[t] + 1]
-        for t in range(tile):
-            at = places[t]
-            meta = rows[t]
-            while meta != EMPTY and entries[2 * at] != codes[i + t]:
-                at += 1
-                if at == size:
-                    at = 0
-                meta = entries[2 * at + 1]
-            places[t] = at
-            rows[t] = -1
-            if meta != EMPTY and meta & SWITCHING == 0:
-                reference = meta & NIL
-                rows[t] = 0 if reference == NIL else base + (reference << shift)
+        find_tile(codes, i, tile, entries, base, shift, places, rows)
         for t in range(tile):
             following[t] = NIL
             if rows[t] > 0:
@@ -161,9 +179,7 @@ def cache_probe(codes, stop, entries, arena, cursor, out_ids, out_rows, found, m
                 return filled
             found[i + t] = True
             if counting:
-                meta = entries[2 * places[t] + 1]
-                if (meta >> 32) & COUNT_MASK < COUNT_MASK:
-                    entries[2 * places[t] + 1] = meta + COUNT_ONE
+                count_request(entries, places[t])
             if row == 0:
                 continue
             out_ids[filled] = i + t

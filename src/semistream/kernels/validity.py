@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from semistream.kernels.arena import A_BASE, A_SHIFT
-from semistream.kernels.cache import COUNT_MASK, COUNT_ONE, EMPTY, PROBE_TILE, SWITCHING, find_key
+from semistream.kernels.cache import PROBE_TILE, count_request, find_key, find_tile
 from semistream.kernels.compiled import njit
 from semistream.kernels.raw import (
     address_of,
@@ -29,7 +29,6 @@ from semistream.kernels.raw import (
     prefetch,
 )
 from semistream.kernels.rows import NIL, PAGES
-from semistream.kernels.tuples import hash32
 from semistream.kernels.waiting import ALWAYS_LAST, NO_ROW, ONLY_IF_ALONE
 
 #: how kernels are given a time or a bound of rows in paged columns: its column, its width (negative: without a sign),
@@ -212,7 +211,6 @@ def probe_valid(codes, stop, entries, arena, cursor, out_ids, out_rows, found, m
     missed = cursor[2]
     i = cursor[0]
     going_on = cursor[1]
-    size = entries.size >> 1
     places = np.empty(PROBE_TILE, np.int64)
     rows = np.empty(PROBE_TILE, np.int64)
     ahead = np.empty(PROBE_TILE, np.int64)
@@ -223,23 +221,7 @@ def probe_valid(codes, stop, entries, arena, cursor, out_ids, out_rows, found, m
             tile = 1
             rows[0] = going_on
         else:
-            for t in range(tile):
-                places[t] = (hash32(codes[i + t]) * size) >> 32
-            for t in range(tile):
-                rows[t] = entries[2 * places[t] + 1]
-            for t in range(tile):
-                at = places[t]
-                meta = rows[t]
-                while meta != EMPTY and entries[2 * at] != codes[i + t]:
-                    at += 1
-                    if at == size:
-                        at = 0
-                    meta = entries[2 * at + 1]
-                places[t] = at
-                rows[t] = -1
-                if meta != EMPTY and meta & SWITCHING == 0:
-                    reference = meta & NIL
-                    rows[t] = 0 if reference == NIL else base + (reference << shift)
+            find_tile(codes, i, tile, entries, base, shift, places, rows)
         _fetch_chains(rows, tile, base, shift, ahead)
         for t in range(tile):
             row = rows[t]
@@ -255,9 +237,7 @@ def probe_valid(codes, stop, entries, arena, cursor, out_ids, out_rows, found, m
                     return filled
                 found[i + t] = True
                 if counting:
-                    meta = entries[2 * places[t] + 1]
-                    if (meta >> 32) & COUNT_MASK < COUNT_MASK:
-                        entries[2 * places[t] + 1] = meta + COUNT_ONE
+                    count_request(entries, places[t])
             going_on = 0
             after = _rounded_down(times[i + t], start[3])
             before = _rounded_down(times[i + t], end[3])
@@ -386,10 +366,8 @@ def answer_valid(
                 if at < 0:
                     cursor[2] = 1
                     break
-                meta = entries[2 * at + 1]
-                reference = meta & NIL
-                if (meta >> 32) & COUNT_MASK < COUNT_MASK:
-                    entries[2 * at + 1] = meta + COUNT_ONE
+                reference = entries[2 * at + 1] & NIL
+                count_request(entries, at)
                 if reference != NIL:
                     row = base + (reference << shift)
         after = _rounded_down(times[i], start[3])
