@@ -131,3 +131,17 @@ def native_madvise(typingctx: Any, address: Any, count: Any, advice: Any) -> Any
         return builder.sext(builder.call(function, [pointer, args[1], builder.trunc(args[2], i32)]), i64)
 
     return types.int64(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def native_mincore(typingctx: Any, address: Any, count: Any, flags: Any) -> Any:
+    """libc mincore(2): writes a byte per memory page to address `flags`, odd if it is in memory; 0, or -1."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        i64, pointer = ir.IntType(64), ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.IntType(32), [pointer, i64, pointer])
+        function = cgutils.get_or_insert_function(builder.module, kind, "mincore")
+        memory, found = (builder.inttoptr(args[i], pointer) for i in (0, 2))
+        return builder.sext(builder.call(function, [memory, args[1], found]), i64)
+
+    return types.int64(types.int64, types.int64, types.int64), codegen

@@ -31,6 +31,7 @@ native_pread = _intrinsic("native_pread")
 native_read = _intrinsic("native_read")
 native_write = _intrinsic("native_write")
 native_madvise = _intrinsic("native_madvise")
+native_mincore = _intrinsic("native_mincore")
 
 
 @njit("void(int64, int64, int64)", cache=True, nogil=True)

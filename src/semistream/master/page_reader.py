@@ -20,10 +20,12 @@ from semistream.errors import ChecksumError, ConfigError, StoreError
 from semistream.kernels.hashing import xxhash64_bytes
 from semistream.kernels.pages import (
     CHECKSUM_SEED,
+    announce_pages,
     fitting_pages,
     layout_pages,
     locate_in_fences,
     mark_seen,
+    pages_in_memory,
     populate_pages,
     read_pages,
     unseen_pages,
@@ -53,6 +55,9 @@ if TYPE_CHECKING:
 
 # Buffered reads need no alignment; this one keeps buffers of a page on their own cache lines.
 _CACHE_LINE = 64
+# Mapped pages that are read in and checked together, while the disk reads as many behind them: it is slow with one
+# request at a time.
+_TOUCHED_TOGETHER = 512
 
 
 class PageStoreReader(PageReader):
@@ -283,19 +288,29 @@ class PageStoreReader(PageReader):
             raise ConfigError(
                 "mapped pages go through the page cache, which direct=True forbids: use read or read_runs"
             )
-        self._require_open()
-        if self._mapped is None:
-            self._mapped = self._map_files()
         pages = self._chosen(pages)
-        mapped = self._mapped
-        shifts = mapped.shifts
-        base = self._index.starts[pages]
-        base += shifts[self._files_of(pages)] if len(shifts) > 1 else shifts
+        base, mapped = self._addresses(pages)
         fresh = np.empty(len(pages), dtype=np.int64)
         count = unseen_pages(pages, mapped.seen, fresh)
         if count:
             self._touch(base[fresh[:count]], pages[fresh[:count]], mapped.seen)
         return self._block(base, pages, mapped.files)
+
+    def in_memory(self, pages: Int64s) -> int:
+        """How many of some pages the page cache has; all of them, if the system does not tell."""
+        pages = self._chosen(pages)
+        base, _ = self._addresses(pages)
+        return int(pages_in_memory(base, pages, self._index.starts))
+
+    def _addresses(self, pages: Int64s) -> tuple[Int64s, MappedPages]:
+        """Where pages are in the mapped files."""
+        self._require_open()
+        if self._mapped is None:
+            self._mapped = self._map_files()
+        shifts = self._mapped.shifts
+        base = self._index.starts[pages]
+        base += shifts[self._files_of(pages)] if len(shifts) > 1 else shifts
+        return base, self._mapped
 
     def _map_files(self) -> MappedPages:
         """As an earlier reader of the same master left them, or for the first time."""
@@ -307,6 +322,15 @@ class PageStoreReader(PageReader):
 
     def _touch(self, base: Int64s, pages: Int64s, seen: Bytes) -> None:
         """Read and check mapped pages the first time they are wanted; a failure is an error and not a signal."""
+        starts, step = self._index.starts, _TOUCHED_TOGETHER
+        announce_pages(base[:step], pages[:step], starts)
+        for at in range(0, len(pages), step):
+            behind = slice(at + step, at + 2 * step)
+            announce_pages(base[behind], pages[behind], starts)
+            self._touch_some(base[at : at + step], pages[at : at + step])
+        mark_seen(pages, seen)
+
+    def _touch_some(self, base: Int64s, pages: Int64s) -> None:
         if populate_pages(base, pages, self._index.starts) >= 0:
             # The kernel is older than Linux 5.14, or the pages cannot be read: reading them in tells.
             buffer = aligned_buffer(self.buffer_bytes(1))
@@ -315,7 +339,6 @@ class PageStoreReader(PageReader):
         bad = verify_pages(base, pages, self._index.starts, self._index.sums)
         if bad >= 0:
             raise self._wrong_sum(int(pages[bad]), int(base[bad]))
-        mark_seen(pages, seen)
 
     def locate(self, codes: Int64s) -> tuple[Int64s, Int64s]:
         codes = np.ascontiguousarray(codes)
