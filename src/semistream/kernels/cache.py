@@ -1,10 +1,10 @@
-"""The cache H_R: a directory of keys, each with all of its master tuples or none at all.
+"""The cache H_R: a directory of keys, each with all of its master tuples or none at all; or with some of its versions.
 
 Directory entry, 16 bytes, open addressing with linear probing: the key code, then
-`flags | count (28 bits) | reference of the first row (32 bits)`. A key without rows is known to be absent from R.
+`flags | count (27 bits) | reference of the first row (32 bits)`. A key without rows is known to be absent from R.
 The count is the frequency recorder: stream tuples that asked for the key. A SWITCHING entry collects rows and is
 not seen by the stream before it is complete; a YOUNG one is on probation, and the count of a PARTIAL one does not cover
-the whole eviction period (SSBJ).
+the whole eviction period (SSBJ). An entry with SOME versions belongs to an as-of join (`kernels/versions.py`).
 
     row slot: | next u32 | payload |
 """
@@ -28,7 +28,8 @@ SWITCHING = np.int64(1) << 62
 COUNT_ONE = np.int64(1) << 32
 YOUNG = np.int64(1) << 61
 PARTIAL = np.int64(1) << 60
-COUNT_MASK = (np.int64(1) << 28) - 1
+SOME = np.int64(1) << 59
+COUNT_MASK = (np.int64(1) << 27) - 1
 C_KEYS, C_ROWS, C_SWITCHING_ROWS, C_SWITCHING_KEYS = range(4)
 #: how kernels that free rows are given a cache: entries, its state, those of arena, rows and VAR blocks, chain
 CACHE = "Tuple((int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64))"
@@ -390,7 +391,7 @@ def cache_age(entries):
         meta = entries[2 * at + 1]
         if meta != EMPTY:
             count = ((meta >> 32) & COUNT_MASK) >> 1
-            entries[2 * at + 1] = (meta & (SWITCHING | YOUNG | PARTIAL | NIL)) | (count << 32)
+            entries[2 * at + 1] = (meta & (SWITCHING | YOUNG | PARTIAL | SOME | NIL)) | (count << 32)
 
 
 @njit(f"int64({CACHE}, float64, float64, float64, float64, boolean)", cache=True, nogil=True)
