@@ -254,7 +254,8 @@ def pages_in_memory(base, pages, starts):
     flag = np.zeros(1, np.uint8)
     count = 0
     for i in range(pages.shape[0]):
-        count += np.int64(_is_in_memory(base[i], base[i] + starts[pages[i] + 1] - starts[pages[i]], flag))
+        if _is_in_memory(base[i], base[i] + starts[pages[i] + 1] - starts[pages[i]], flag):
+            count += 1
     return count
 
 
