@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,9 +23,9 @@ from semistream.errors import BudgetError, ConfigError, SchemaError, StoreError
 from semistream.master.base import Master, require_columns
 from semistream.master.format import is_store
 from semistream.planner.policy import Policy
-from semistream.spark import metrics, worker
+from semistream.spark import metrics
 from semistream.spark.auto import planned_with_delay, stand_in
-from semistream.spark.carry import CarryPlan, run_carrying
+from semistream.spark.carry import CarryPlan
 from semistream.spark.cleanup import watch
 from semistream.spark.dimension import DEFAULT_ALGORITHM, DEFAULT_MEMORY, SHARED_PART, Dimension, checked
 from semistream.spark.executors import check_executors
@@ -33,10 +33,10 @@ from semistream.spark.fusing import stored_schema
 from semistream.spark.mapping import Mail, label_of, map_batches
 from semistream.spark.missing import Missing, MissingOptions, check_waiting_request
 from semistream.spark.names import folds_case, resolved
-from semistream.spark.narrowing import narrowed
-from semistream.spark.parking import MOST_SHARD_BYTES, ParkPlan, parked_meaning, run_parking
+from semistream.spark.parking import MOST_SHARD_BYTES, ParkPlan, parked_meaning
 from semistream.spark.paths import shared_path
 from semistream.spark.records import Records, records_folder
+from semistream.spark.tasks import JoinTask, carrying_task, parking_task
 from semistream.spark.ticks import parked_ticks, ticks
 from semistream.spark.worker import BATCH_PROPERTY, QUERY_PROPERTY, TaskInfo, version_of
 from semistream.spec import AUTO, DEFAULT_HOW, JoinRequest, JoinSpec, On
@@ -313,7 +313,7 @@ def _carry(df: DataFrame, dimension: Dimension, where: Placement) -> DataFrame:
     stream = _in_shards(df, dimension, bound.shards, tick)
     report = metrics.collector(df.sparkSession)
     label = label_of((dimension,), f"max_delay {plan.max_delay_s:g}s")
-    return map_batches(stream, partial(_carrying_task, plan, report), schema, label)
+    return map_batches(stream, partial(carrying_task, plan, report), schema, label)
 
 
 def _park(df: DataFrame, dimension: Dimension, where: Placement) -> DataFrame:
@@ -332,7 +332,7 @@ def _park(df: DataFrame, dimension: Dimension, where: Placement) -> DataFrame:
     tick = parked_ticks(df.sparkSession, folder, bound.shards, plan.wait_s, dimension.master)
     stream = _in_shards(df, dimension, bound.shards, tick)
     report = metrics.collector(df.sparkSession)
-    return map_batches(stream, partial(_parking_task, plan, report), schema, label_of((dimension,)), mail=mail)
+    return map_batches(stream, partial(parking_task, plan, report), schema, label_of((dimension,)), mail=mail)
 
 
 def _mail(df: DataFrame, dimension: Dimension) -> Mail | None:
@@ -377,52 +377,6 @@ def _carry_folder(dimension: Dimension, checkpoint: str | Path | None, what: str
             "checkpoint=, the checkpointLocation with which the query is started"
         )
     return records_folder(shared_path(checkpoint, "checkpoint"), dimension.name)
-
-
-def _carrying_task(
-    plan: CarryPlan, report: metrics.Reporter, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    return _reported(run_carrying(plan, batches), report)
-
-
-@dataclass(frozen=True)
-class JoinTask:
-    """What a task does: it joins its batches with all dimensions."""
-
-    dimensions: tuple[Dimension, ...]
-    report: metrics.Reporter
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return _reported(worker.run(self.dimensions, batches), self.report)
-
-    @property
-    def joins(self) -> frozenset[str]:
-        """The joins that it opens before it asks for a batch; with "auto" it looks at one first."""
-        if any(dimension.request.is_auto for dimension in self.dimensions):
-            return frozenset()
-        return frozenset(dimension.identity for dimension in self.dimensions)
-
-    def narrowed(self, wanted: Set[int]) -> tuple[JoinTask, tuple[int, ...]]:
-        """The task without master columns that are not wanted, and the places of the columns that it still gives."""
-        dimensions, given = narrowed(self.dimensions, wanted)
-        return replace(self, dimensions=dimensions), given
-
-
-def _parking_task(
-    plan: ParkPlan, report: metrics.Reporter, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    return _reported(run_parking(plan, batches), report)
-
-
-def _reported(
-    items: Iterator[pa.RecordBatch | metrics.TaskMetrics], report: metrics.Reporter
-) -> Iterator[pa.RecordBatch]:
-    """The joined batches; what tasks say of themselves goes to the driver."""
-    for item in items:
-        if isinstance(item, metrics.TaskMetrics):
-            report.send(item)
-        else:
-            yield item
 
 
 def by_key(df: DataFrame, dimension: Dimension, shards: int) -> DataFrame:
