@@ -60,9 +60,10 @@ class Policy:
     #: tuples that a cached key needs until the cache has learnt what it will
     warm_tuples_per_key: float = 8.0
 
-    #: who promises this part of the best rate is tried, this many at most
+    #: who promises this part of the best rate is tried, this many at most, and fewer on Spark: a look takes some tasks
     close: float = 0.5
     most_tried: int = 6
+    most_tried_on_spark: int = 3
     #: part of the time still to come that a trial may cost, by what is known before it
     trial_share: float = 0.05
     #: how far two predicted rates may be off beside each other, as a standard deviation of the logarithm: what a trial

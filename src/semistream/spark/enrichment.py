@@ -35,6 +35,7 @@ from semistream.spark.missing import Missing, MissingOptions, check_waiting_requ
 from semistream.spark.names import folds_case, resolved
 from semistream.spark.parking import MOST_SHARD_BYTES, ParkPlan, parked_meaning
 from semistream.spark.paths import shared_path
+from semistream.spark.plans import CHOICE
 from semistream.spark.records import Records, records_folder
 from semistream.spark.tasks import JoinTask, carrying_task, parking_task
 from semistream.spark.ticks import parked_ticks, ticks
@@ -80,7 +81,8 @@ def enrich(
     see it. `memory` is the budget of one executor, shared by its tasks. `shuffle="key"` sends equal keys to the same
     task, which on a cluster divides the cache instead of copying it; `shards` is then the number of tasks. `name` is
     what the metrics call this enrichment. `options` belong to the algorithm; with "auto" the first tasks look at the
-    stream and choose one, and later ones revise that; `policy` holds the thresholds.
+    stream, try the closest candidates and choose one, and later ones revise that; `policy` holds the thresholds. What
+    they have chosen is kept in the query's `checkpoint` for its next start, if that is given.
 
     With `as_of`, the stream's column with the time of a row, and `valid`, two columns of R, for example
     `as_of="event_time", valid=("valid_from", "valid_to")`, only those rows of a key match that were valid then:
@@ -142,13 +144,15 @@ def enrich_by(
     if missing.is_apart:
         request = replace(request, spec=replace(request.spec, apart=True))
     dimension = replace(describe(df, master, request, where.name, policy=policy), missing=missing)
+    if request.is_auto and df.isStreaming and where.checkpoint is not None:
+        dimension = replace(dimension, choice=_choice(dimension, where.checkpoint))
     if missing.waits:
         return _park(df, dimension, where)
     if request.max_delay_s is not None and df.isStreaming:
         dimension = _planned(df, dimension, where.checkpoint) if request.is_auto else dimension
         chosen = dimension.request
         if not chosen.is_auto and resolve(chosen.algorithm).access == "scan":
-            return _carry(df, dimension, where)
+            return _carry(df, dimension, where, *(["by auto, without a trial: tuples wait"] if request.is_auto else []))
     return _apply(df, (dimension,), where)
 
 
@@ -302,7 +306,15 @@ def _apply(df: DataFrame, dimensions: tuple[Dimension, ...], where: Placement) -
     return map_batches(df, task, schema, label_of(dimensions), task.joins, _mail(df, dimensions[0]))
 
 
-def _carry(df: DataFrame, dimension: Dimension, where: Placement) -> DataFrame:
+def _choice(dimension: Dimension, checkpoint: str | Path) -> str | None:
+    """Where a query remembers what "auto" has found; None if its checkpoint is on no file system that is mounted."""
+    try:
+        return str(records_folder(shared_path(checkpoint, "checkpoint"), dimension.name) / CHOICE)
+    except ConfigError:
+        return None
+
+
+def _carry(df: DataFrame, dimension: Dimension, where: Placement, *notes: str) -> DataFrame:
     folder = _carry_folder(dimension, where.checkpoint)
     _require_shuffle(where, "max_delay")
     (dimension,), schema = described(df, (dimension,))
@@ -312,7 +324,7 @@ def _carry(df: DataFrame, dimension: Dimension, where: Placement) -> DataFrame:
     tick = ticks(df.sparkSession, folder, bound.shards, plan.max_delay_s)
     stream = _in_shards(df, dimension, bound.shards, tick)
     report = metrics.collector(df.sparkSession)
-    label = label_of((dimension,), f"max_delay {plan.max_delay_s:g}s")
+    label = label_of((dimension,), f"max_delay {plan.max_delay_s:g}s", *notes)
     return map_batches(stream, partial(carrying_task, plan, report), schema, label)
 
 
