@@ -242,8 +242,13 @@ def test_plans_that_cannot_be_read_are_made_again(store: Path, relation: pa.Tabl
     for path in (executor_folder() / "job").glob("plan-*"):
         path.write_bytes(path.read_bytes()[:-9])
     WORKSHOP.clear()
-    _task(dimension, _stream(), relation)
-    assert _tried(dimension, relation)
+    assert len(set(_tried(dimension, relation))) == 3
+    newest = sorted((executor_folder() / "job").glob("plan-*"))[-1]
+    before = _in_force(dimension)
+    newest.with_name(newest.name[:-6] + f"{before.number + 1:06d}").write_bytes(b"")
+    assert _in_force(dimension) == before
+    files = PlanFiles(newest.parent, dimension.identity)
+    assert files.publish(replace(before, number=before.number + 1)).number == before.number + 2
 
 
 # --------------------------------------------------------------------------------------------- what goes wrong

@@ -188,8 +188,8 @@ class Planner:
         why = f"a trial, {measured}; for what is still to come {best.algorithm} is the best"
         mine = _chosen(chosen.number + 1, best, why, None, chosen.shown, chosen.left)
         found = self._files.publish(mine)
-        if found == mine:
-            remember_choice(self.dimension, mine)
+        if replace(found, number=mine.number) == mine:
+            remember_choice(self.dimension, found)
         return found
 
     def _leave(self, chosen: Chosen, first: pa.RecordBatch, why: str) -> Chosen:

@@ -78,6 +78,24 @@ class PlanFiles:
 
     def newest(self) -> Chosen | None:
         """The newest plan that can be read."""
+        return self._look()[0]
+
+    def publish(self, mine: Chosen) -> Chosen:
+        """Put a plan in force, unless another process has been faster; the one in force."""
+        newest, last = self._look()
+        if newest is not None and newest.number >= mine.number:
+            return newest
+        # Files that cannot be read are passed over, by all.
+        mine = replace(mine, number=max(mine.number, last + 1))
+        if newest is None:
+            self._last = mine
+        with suppress(OSError, StoreError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            put_file(self._path(mine.number), sealed(mine.to_json())[0], replace=False)
+        return self.newest() or mine
+
+    def _look(self) -> tuple[Chosen | None, int]:
+        """The newest plan that can be read, and the number of the last file."""
         found = {}
         for path in self._folder.glob(f"{self._stem}*"):
             tail = path.name.removeprefix(self._stem)
@@ -87,17 +105,7 @@ class PlanFiles:
             with suppress(*_UNUSABLE):
                 self._last = replace(Chosen.from_json(read_sealed(found[number])[0]), number=number)
                 break
-        return self._last
-
-    def publish(self, mine: Chosen) -> Chosen:
-        """Put a plan in force, unless another process has been faster; the one in force."""
-        if self._last is None:
-            self._last = mine
-        with suppress(OSError, StoreError):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            put_file(self._path(mine.number), sealed(mine.to_json())[0], replace=False)
-        newest = self.newest()
-        return mine if newest is None else newest
+        return self._last, max(found, default=0)
 
     def age_s(self, chosen: Chosen) -> float:
         """For how long a plan has been in force; 0 where nobody knows."""
