@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
+from tests.spark.hasty import HASTY
 
 import semistream
 from semistream.algorithms.registry import ALGORITHMS
@@ -97,24 +98,6 @@ def test_auto_reads_past_the_page_cache_if_asked(
 ) -> None:
     result = enrich(spark.createDataFrame(stream), store, on="k", memory="4MB", algorithm="auto", reads="direct")
     assert_same_rows(result.toArrow(), reference_join(stream, relation, "k", "left"))
-
-
-#: every operator has its turn for two tasks of a process, whatever they take, and nobody has a second one
-HASTY = Policy(
-    horizon=1e9,
-    first_check=1,
-    hit_points=1e9,
-    window_s=0.0,
-    most_warm_s=0.0,
-    stretch_s=0.0,
-    plan_from_s=0.0,
-    trial_share=1e9,
-    close=0.05,
-    rate_error=5.0,
-    longest_cycle_s=1e9,
-    glance=1 << 60,
-    even=2.0,
-)
 
 
 def test_a_stream_tries_its_closest_and_the_checkpoint_remembers(

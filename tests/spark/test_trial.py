@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.spark.hasty import HASTY
 
 import semistream
 from semistream.engine.join import SemiStreamJoin
@@ -30,22 +31,6 @@ from semistream.testing import assert_same_rows, reference_join
 
 N_KEYS = 20_000
 SCHEMA = pa.schema([("k", pa.int64()), ("seq", pa.int64())])
-#: each operator has its turn for two tasks, whatever they take, and nobody has a second one
-HASTY = Policy(
-    horizon=1e9,
-    first_check=1000,
-    hit_points=1e9,
-    window_s=0.0,
-    most_warm_s=0.0,
-    stretch_s=0.0,
-    plan_from_s=0.0,
-    trial_share=1e9,
-    close=0.05,
-    rate_error=5.0,
-    longest_cycle_s=1e9,
-    glance=1 << 60,
-    even=2.0,
-)
 
 
 @pytest.fixture(autouse=True)
