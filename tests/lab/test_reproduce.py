@@ -100,7 +100,13 @@ def test_points_are_tidy_and_judged(finished: Path) -> None:
         assert all(point.low <= point.y <= point.high and point.n >= 1 for point in found), name
         assert FIGURES[name].judge(found).outcome in ("held", "partly", "not")
     rates = [point for point in points["sscj-4a"] if point.series == "cachejoin"]
-    assert {point.way for point in rates} == {"papers", "machine", "wall"}
+    assert {point.way for point in rates} == {"counts", "papers", "machine", "wall"}
+    assert {point.series for point in points["sscj-4a"]} >= {"cachejoin", "cachejoin, defaults"}
+    assert {point.settings["tuning"] for point in rates if point.way == "papers"} <= {
+        "tuned for the papers profile",
+        "defaults",
+    }
+    assert all(point.settings["cpus"] >= 1 for point in rates)
     # Of so small an R 1 to 5 % are too little for any operator, and left out.
     assert {point.x for point in rates} == {10.0}
     settings = rates[0].settings

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from semistream.lab.figure import Figure, Point, Verdict
+from semistream.lab.figure import Figure, Point, Printed, Verdict
 from semistream.lab.figures.family import (
     OPC,
     OX,
     PC,
+    PER_CYCLE,
     RATE,
     SIZE_AXIS,
     SSBJ,
@@ -74,6 +75,11 @@ FIGURES = (
         "tuples and 5.7 times with 100 million (skew 1).",
         lambda lab: by_size(lab, "ssbj-5b", SSBJ),
         judge_5b,
+        counts=PER_CYCLE,
+        printed=(
+            Printed(0.2, 7.0, "ssbj", "meshjoin", in_proportion=True),
+            Printed(1.0, 5.7, "ssbj", "meshjoin", in_proportion=True),
+        ),
     ),
     Figure(
         "ssj-6b",
@@ -84,6 +90,7 @@ FIGURES = (
         "to 100 million tuples, skew 1).",
         lambda lab: by_size(lab, "ssj-6b", SSJ),
         judge_6b,
+        counts=PER_CYCLE,
     ),
     Figure(
         "sscj-4b",
@@ -94,6 +101,7 @@ FIGURES = (
         "every size of R, and ahead of R-MESHJOIN and MESHJOIN (skew 1).",
         lambda lab: by_size(lab, "sscj-4b", SSCJ),
         judge_4b,
+        counts=PER_CYCLE,
     ),
     Figure(
         "oxhybridjoin-6a",
@@ -105,6 +113,7 @@ FIGURES = (
         "largest R).",
         lambda lab: by_size(lab, "oxhybridjoin-6a", OX, _OX_MEMORY, _OX_SIZES),
         lambda points: judge_first_of_all(points, OX, HYBRID_REASON),
+        counts=PER_CYCLE,
     ),
     Figure(
         "opcachejoin-4a",
@@ -114,7 +123,8 @@ FIGURES = (
         "P-CACHEJOIN is well ahead of CACHEJOIN for every size of R, 0.5 to 2 million tuples, with 50 MB of memory "
         "(skew 1); most where R is small.",
         lambda lab: by_size(lab, "opcachejoin-4a", PC, _PC_MEMORY, _PC_SIZES),
-        lambda points: judge_chain(points, PC),
+        lambda points: judge_chain(points, PC, most_where_small=True),
+        counts=PER_CYCLE,
     ),
     Figure(
         "opcachejoin-6a",
@@ -125,5 +135,6 @@ FIGURES = (
         "50 MB of memory (skew 1).",
         lambda lab: by_size(lab, "opcachejoin-6a", OPC, _PC_MEMORY, _PC_SIZES),
         lambda points: judge_chain(points, OPC),
+        counts=PER_CYCLE,
     ),
 )

@@ -41,7 +41,7 @@ def judge_6a(points: Sequence[Point]) -> Verdict:
             Check(
                 "a factor of 1 is best", curve[1.0] >= (1 - FLAT) * curve[best], f"rate over that of factor 1: {text}"
             ),
-            Check("any other factor is markedly worse", max(others) < 0.95 * curve[1.0], ""),
+            Check("any other factor is markedly worse", max(others) < 0.95 * curve[1.0], "", "size"),
         ]
 
     return judge(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,10 @@ from semistream.lab.report.numbers import short
 from semistream.lab.report.surface import draw_surface, spans_plane
 
 WAYS: dict[Way, str] = {
+    "counts": "Counted in runs, no clock",
+    "wall": "Wall clock, this machine",
     "papers": "Cost clock, machine of the papers' time",
     "machine": "Cost clock, this machine",
-    "wall": "Wall clock, this machine",
-    "counts": "Counted in runs, no clock",
 }
 PANEL_WIDTH, PANEL_HEIGHT = 5.0, 3.5
 #: in a page, one panel alone and one of several: at these sizes letters are as large as the page's small print
@@ -118,7 +119,8 @@ def draw_panel(axes: Axes, figure: Figure, points: Sequence[Point], styles: Look
         "box": _boxes,
         "surface": _surface,
     }
-    kinds[figure.kind](axes, figure, points, styles)
+    shown = replace(figure, y=figure.axis_of(points[0].way))
+    kinds[figure.kind](axes, shown, points, styles)
 
 
 def axis_label(axis: Axis) -> str:
