@@ -26,7 +26,7 @@ from semistream.lab.figure import Point, Way
 from semistream.lab.forms import path_of
 from semistream.lab.measure.opening import open_named
 from semistream.lab.measure.runs import Estimate, RunLog
-from semistream.lab.measure.steady import Run, batch_rows, run_steady
+from semistream.lab.measure.steady import RULES, Run, batch_rows, run_steady
 from semistream.lab.papers_clock import papers_clock
 from semistream.lab.shelf import Shelf
 from semistream.lab.sources import Source, Synthetic
@@ -78,12 +78,15 @@ class Lab:
         weather_dir: Path | None = None,
         data: Path | None = None,
         data_limit: int | None = None,
+        dense: bool = False,
         say: Callable[[str], None] | None = None,
     ) -> None:
         self.out = out
         self.scale = scale
         self.seed = seed
         self.weather_dir = weather_dir
+        #: whether axes have as many places as the papers', or three
+        self.dense = dense
         self.data = out / "data" if data is None else data
         self.say = say or (lambda _: None)
         self.log = RunLog(out / "raw" / "runs.jsonl")
@@ -229,6 +232,7 @@ class Lab:
             "batch": batch,
             "turns": turns,
             "direct": self.direct,
+            "rules": RULES,
         }
 
         def make(**schedule: Any) -> Mapping[str, Any]:
@@ -321,9 +325,11 @@ class Lab:
         usual = self.measure(algorithm, source, memory, options=fixed)
         for way, by in TUNED_FOR.items():
             options = self.tuned(algorithm, source, memory, by, fixed)
-            best = self.measure(algorithm, source, memory, options=options)
+            best = usual
+            if options != dict(fixed or {}):
+                best = self.measure(algorithm, source, memory, options=options) or usual
             for series, run, state in (
-                (algorithm, best, f"tuned for the {by} profile" if options != dict(fixed or {}) else "defaults"),
+                (algorithm, best, "defaults" if best is usual else f"tuned for the {by} profile"),
                 (f"{algorithm}{DEFAULTS}", usual, "defaults"),
             ):
                 y = None if run is None else run.per_cycle() if way == "counts" else run.rate(way)
@@ -369,5 +375,5 @@ def _rounded(value: float) -> float:
     """
     if not isinstance(value, int):
         return round(value, 2)
-    step = 10 ** max(len(str(value)) - 2, 0)
+    step: int = 10 ** max(len(str(value)) - 2, 0)
     return -(-value // step) * step

@@ -111,9 +111,17 @@ def _needed(
         memory = memory_for(rungs, rate)
         if memory is not None:
             size = memory / _MB
-            tuning = f"tuned for the {TUNED_FOR[way]} profile"
-            settings = {"rate_per_s": rate, "rows": rows, "steady": steady, "tuning": tuning}
-            yield lab.point(figure, way, algorithm, x, Estimate(size, size, size, 1), **settings)
+            yield lab.point(
+                figure,
+                way,
+                algorithm,
+                x,
+                Estimate(size, size, size, 1),
+                rate_per_s=rate,
+                rows=rows,
+                steady=steady,
+                tuning=f"tuned for the {TUNED_FOR[way]} profile",
+            )
 
 
 _REASON = (

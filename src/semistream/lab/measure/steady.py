@@ -28,6 +28,8 @@ from semistream.lab.figure import Way
 from semistream.lab.measure.runs import Estimate
 from semistream.lab.workloads.relation import WAITING_BYTES
 
+#: Grows when a run comes to rest by other rules or records something else: runs by older rules are made again.
+RULES = 2
 #: At rest: from two rounds to the next two, hits change by no more than this share of the stream, and waiting tuples
 #: and turns per tuple by no more than this part of themselves, or than chance changes a count of so few turns. Two
 #: rounds each, since a cache that learns ever more slowly changes little from one round to the next.
@@ -118,7 +120,7 @@ def warm(join: SemiStreamJoin, step: Callable[[], object], most_seconds: float =
     """Go on until rounds of blocks are steady; a step pushes a batch. Only who times nothing but rates sets a limit."""
     rule, until = warm_up_of(join), time.monotonic() + most_seconds
     hits: list[float] = []
-    rounds: list[_Round] = []
+    rounds: list[Round] = []
     tuples, steady = 0, rule.most_rounds == 1
     for _ in range(rule.most_rounds):
         before = copy.copy(join.stats)
@@ -127,7 +129,7 @@ def warm(join: SemiStreamJoin, step: Callable[[], object], most_seconds: float =
         stats = join.stats
         seen = max(stats.tuples_in - before.tuples_in, 1)
         hits.append((stats.cache_hits - before.cache_hits) / seen)
-        rounds.append(_Round(hits[-1], join.waiting, stats.iterations - before.iterations, seen))
+        rounds.append(Round(hits[-1], join.waiting, stats.iterations - before.iterations, seen))
         if len(rounds) >= max(rule.least_rounds, 2 * _WINDOW):
             steady = at_rest(rounds[-2 * _WINDOW : -_WINDOW], rounds[-_WINDOW:])
             if steady:
@@ -138,7 +140,7 @@ def warm(join: SemiStreamJoin, step: Callable[[], object], most_seconds: float =
 
 
 @dataclass(frozen=True)
-class _Round:
+class Round:
     """What a round showed: hits per tuple, tuples that wait at its end, turns of the main loop, tuples."""
 
     hits: float
@@ -147,7 +149,7 @@ class _Round:
     tuples: int
 
 
-def at_rest(before: Sequence[_Round], after: Sequence[_Round]) -> bool:
+def at_rest(before: Sequence[Round], after: Sequence[Round]) -> bool:
     """Whether some rounds are like those before them."""
     then, now = (_together(rounds) for rounds in (before, after))
     if abs(now.hits - then.hits) > _HITS_CHANGE:
@@ -157,11 +159,11 @@ def at_rest(before: Sequence[_Round], after: Sequence[_Round]) -> bool:
     return all(abs(a - b) <= max(_OTHER_CHANGE, chance) * max(a, b) for a, b in pairs)
 
 
-def _together(rounds: Sequence[_Round]) -> _Round:
+def _together(rounds: Sequence[Round]) -> Round:
     tuples = sum(each.tuples for each in rounds)
     hits = math.fsum(each.hits * each.tuples for each in rounds) / tuples
     waiting = sum(each.waiting for each in rounds) // len(rounds)
-    return _Round(hits, waiting, sum(each.turns for each in rounds), tuples)
+    return Round(hits, waiting, sum(each.turns for each in rounds), tuples)
 
 
 def _block(join: SemiStreamJoin, step: Callable[[], object], hits: float, until: float) -> int:

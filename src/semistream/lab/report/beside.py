@@ -46,8 +46,8 @@ def draw_beside(axes: Axes, figure: Figure, points: Sequence[Point]) -> None:
     best = {p.x: float(p.settings["w_star_over_meshjoin"]) for p in points if p.settings.get("w_star_over_meshjoin")}
     if best and pair[1] == "meshjoin":
         ordered = sorted(best.items())
-        label = {"label": _OPTIMUM, "color": paper.FAINT, "linestyle": "dotted"}
-        axes.plot([x for x, _ in ordered], [y for _, y in ordered], **label)
+        x, y = [x for x, _ in ordered], [y for _, y in ordered]
+        axes.plot(x, y, label=_OPTIMUM, color=paper.FAINT, linestyle="dotted")
         reached += best.values()
     told = [(_place(one, places), one.y) for one in figure.printed if (one.series, one.over) == pair]
     x, y = [x for x, _ in told], [y for _, y in told]
