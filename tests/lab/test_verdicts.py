@@ -89,7 +89,7 @@ def test_what_did_not_come_to_rest_is_marked() -> None:
     restless = judge_5a(points(curves, steady=False))
     assert not restless.at_rest
     assert restless.marks["papers"].unrested == 4
-    assert "did not come to rest within their limit: 4 on the papers' clock" in restless.notes[0]
+    assert "did not come to rest within their limit: papers' clock 4" in restless.notes[0]
 
 
 def _leads(*leads: float, spread: float = 0.0) -> Judged:

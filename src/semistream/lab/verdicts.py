@@ -135,7 +135,7 @@ def _rest_notes(marks: Mapping[Way, Marks]) -> list[str]:
     open_runs = {CLOCKS[way]: found.unrested for way, found in marks.items() if found.unrested}
     if not open_runs:
         return []
-    text = ", ".join(f"{number} on the {clock}" for clock, number in open_runs.items())
+    text = ", ".join(f"{clock} {number}" for clock, number in open_runs.items())
     return [f"Points whose runs did not come to rest within their limit: {text}. What is judged by them is open."]
 
 

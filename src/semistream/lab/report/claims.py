@@ -22,7 +22,7 @@ def claims_table(
     lines += [f"- {name}: {'; '.join(values)}" for name, values in about.items()]
     for way, found in tally([verdict for mine in parts.values() for _, verdict, _ in mine]).items():
         held = ", ".join(f"{part} {held} of {judged}" for part, (held, judged) in found.items())
-        lines.append(f"- held by the {CLOCKS[way]}: {held}")
+        lines.append(f"- what holds, {CLOCKS[way]}: {held}")
     lines.append(
         "- marks are direction, size and trend: ✓ holds, ✗ does not, – not claimed or not judged; * some runs were not "
         "at rest"
