@@ -15,7 +15,7 @@ from semistream.lab.figures.family import OPC, PC, SSJ, optimum_ratio
 from semistream.lab.figures.intermediate_buffer import judge_3
 from semistream.lab.figures.memory_needed import judge_4a as judge_memory
 from semistream.lab.figures.memory_needed import memory_for
-from semistream.lab.figures.rate_memory import judge_4a, judge_5a, judge_chain
+from semistream.lab.figures.rate_memory import judge_4a, judge_5a, judge_beside
 from semistream.lab.figures.rate_size import judge_5b
 from semistream.lab.figures.rate_skew import judge_6c
 from semistream.lab.figures.registry import FIGURES
@@ -123,12 +123,12 @@ def test_a_trend_has_tolerances(leads: tuple[float, ...], spread: float, grows: 
 
 def test_a_clock_on_which_a_claim_cannot_fail_does_not_judge() -> None:
     curves = {"pcachejoin": {1.0: 20.0}, "cachejoin": {1.0: 10.0}}
-    verdict = judge_chain([*points(curves), *points(curves, "wall", side_by_side=1.1, cpu_share=1.3, cpus=2)], PC)
+    verdict = judge_beside([*points(curves), *points(curves, "wall", side_by_side=1.1, cpu_share=1.3, cpus=2)], PC)
     assert verdict.marks["papers"].direction is None
     assert verdict.marks["wall"].direction is True
     assert any("papers' clock: not judged" in note for note in verdict.notes)
     assert any("2 cores" in note and "1.10" in note and "1.30 CPU seconds" in note for note in verdict.notes)
-    told = judge_chain(points(curves, overlap=0.2), PC)
+    told = judge_beside(points(curves, overlap=0.2), PC)
     assert told.marks["papers"].direction is True
 
 
@@ -153,10 +153,10 @@ def test_ahead_of_all_others() -> None:
     assert judge_4a(points({"cachejoin": {1.0: 5.0, 10.0: 5.0}, **others})).outcome == "not"
 
 
-def test_a_chain_of_three() -> None:
+def test_the_first_of_three() -> None:
     curves = {"opcachejoin": {1.0: 30.0}, "pcachejoin": {1.0: 20.0}, "cachejoin": {1.0: 10.0}}
-    assert judge_chain(points(curves, "wall"), OPC).outcome == "held"
-    assert judge_chain(points({**curves, "opcachejoin": {1.0: 15.0}}, "wall"), OPC).outcome == "partly"
+    assert judge_beside(points(curves, "wall"), OPC).outcome == "held"
+    assert judge_beside(points({**curves, "opcachejoin": {1.0: 15.0}}, "wall"), OPC).outcome == "partly"
 
 
 def test_shares_of_the_stream() -> None:

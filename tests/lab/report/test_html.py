@@ -98,7 +98,7 @@ def test_every_figure_says_how_it_was_taken(tmp_path: Path) -> None:
     ]
     write_points(tmp_path, given)
     text = write_report(tmp_path, (LINES,)).read_text(encoding="utf-8")
-    assert "contestants: tuned for the papers profile; 2 of 3 points at rest; 2 CPUs" in text
+    assert "contestants: tuned for the papers profile; 2 of 3 points at rest, the others have a ring; 2 CPUs" in text
 
 
 def test_what_depends_on_unit_costs_is_said() -> None:

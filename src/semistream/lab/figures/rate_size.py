@@ -18,7 +18,7 @@ from semistream.lab.figures.family import (
     by_size,
     optimum_reason,
 )
-from semistream.lab.figures.rate_memory import HYBRID_REASON, judge_chain, judge_first_of_all
+from semistream.lab.figures.rate_memory import HYBRID_REASON, judge_beside, judge_first_of_all
 from semistream.lab.verdicts import Check, Curves, ahead, factor, judge, rises
 
 #: oxhybridjoin2012: 0.5 to 8 million tuples; its memory is taken as opcachejoin2020's 50 MB.
@@ -31,6 +31,11 @@ _PC_MEMORY = 50 / 240
 CPU_BOUND = (
     "Where memory is a large part of R, an R-cycle is shared by so many tuples that the CPU time of a tuple is most "
     "of its cost, and that is about the same for both."
+)
+#: of the same R, memory and skew, in two figures of one paper
+TWO_FACTORS = (
+    "The paper has two factors for one setting, R of 100 million tuples, memory of 10 % of it and skew 1: {one} in "
+    "figure {first} and {other} in figure {second}. No run can have both."
 )
 
 
@@ -45,14 +50,16 @@ def judge_5b(points: Sequence[Point]) -> Verdict:
             rises(curves, "ssbj", "meshjoin", falling=True),
         ]
 
-    return judge(points, checks, f"{optimum_reason(points)} {CPU_BOUND}".strip())
+    two = TWO_FACTORS.format(one="8", first="5a", other="5.7", second="5b")
+    return judge(points, checks, f"{optimum_reason(points)} {CPU_BOUND} {two}".strip())
 
 
 def judge_6b(points: Sequence[Point]) -> Verdict:
     def checks(curves: Curves) -> list[Check]:
         return [ahead(curves, "ssj", "meshjoin"), factor(curves, "ssj", "meshjoin", None, 3.5)]
 
-    return judge(points, checks, optimum_reason(points))
+    two = TWO_FACTORS.format(one="7", first="6a", other="3.5 at most", second="6b")
+    return judge(points, checks, f"{optimum_reason(points)} {two}".strip())
 
 
 def judge_4b(points: Sequence[Point]) -> Verdict:
@@ -62,7 +69,8 @@ def judge_4b(points: Sequence[Point]) -> Verdict:
             *(ahead(curves, "cachejoin", other) for other in SSCJ.algorithms[1:]),
         ]
 
-    return judge(points, checks, HYBRID_REASON)
+    two = TWO_FACTORS.format(one="4.5", first="4a", other="3 at most", second="4b")
+    return judge(points, checks, f"{HYBRID_REASON} {two}")
 
 
 FIGURES = (
@@ -123,7 +131,7 @@ FIGURES = (
         "P-CACHEJOIN is well ahead of CACHEJOIN for every size of R, 0.5 to 2 million tuples, with 50 MB of memory "
         "(skew 1); most where R is small.",
         lambda lab: by_size(lab, "opcachejoin-4a", PC, _PC_MEMORY, _PC_SIZES),
-        lambda points: judge_chain(points, PC, most_where_small=True),
+        lambda points: judge_beside(points, PC, most_where_small=True),
         counts=PER_CYCLE,
     ),
     Figure(
@@ -134,7 +142,7 @@ FIGURES = (
         "OP-CACHEJOIN is well ahead of P-CACHEJOIN and CACHEJOIN for every size of R, 0.5 to 2 million tuples, with "
         "50 MB of memory (skew 1).",
         lambda lab: by_size(lab, "opcachejoin-6a", OPC, _PC_MEMORY, _PC_SIZES),
-        lambda points: judge_chain(points, OPC),
+        lambda points: judge_beside(points, OPC),
         counts=PER_CYCLE,
     ),
 )

@@ -221,7 +221,7 @@ def _how(points: Sequence[Point]) -> str:
         told.append(f"contestants: {', '.join(tuning)}")
     rest = [bool(p.settings["steady"]) for p in points if p.settings.get("steady") is not None]
     if rest:
-        told.append(f"{sum(rest)} of {len(rest)} points at rest")
+        told.append(f"{sum(rest)} of {len(rest)} points at rest{'' if all(rest) else ', the others have a ring'}")
     cpus = sorted({str(p.settings["cpus"]) for p in points if p.settings.get("cpus") is not None})
     if cpus:
         told.append(f"{' and '.join(cpus)} CPUs")

@@ -7,8 +7,9 @@ What the kinds expect of the points:
     box       settings["quantiles"] holds the 5, 25, 50, 75 and 95 % quantiles; without them the interval is drawn
     surface   x and settings["z"], a second size called settings["z_label"], with y as colour
 
-A point without a finite y draws nothing: it carries a note (settings["note"]) why there is no value. Where something
-happens on the way, settings["mark_x"] says where and settings["mark"] what.
+A point without a finite y draws nothing: it carries a note (settings["note"]) why there is no value. One whose run did
+not come to rest (settings["steady"]) has a ring. Where something happens on the way, settings["mark_x"] says where and
+settings["mark"] what.
 """
 
 from __future__ import annotations
@@ -184,6 +185,17 @@ def _lines(axes: Axes, figure: Figure, points: Sequence[Point], styles: Looks) -
             elinewidth=1.0,
             capsize=2.5,
             label=name,
+        )
+    restless = [p for p in points if p.settings.get("steady") is False]
+    if restless:
+        axes.plot(
+            [p.x for p in restless],
+            [p.y for p in restless],
+            marker="o",
+            markersize=11,
+            markerfacecolor="none",
+            markeredgecolor=paper.FAINT,
+            linestyle="none",
         )
     marks = {p.settings["mark_x"]: str(p.settings.get("mark", "")) for p in points if "mark_x" in p.settings}
     for x, text in marks.items():

@@ -46,8 +46,9 @@ _BESIDE = {
     "ssbj-5f": "How much of the stream SSBJ's cache answers, in the paper and here",
     "ssj-6a": "SSJ over MESHJOIN by memory",
     "sscj-4a": "CACHEJOIN over HYBRIDJOIN by memory",
-    "ssbj-4b": "Memory that MESHJOIN needs over SSBJ's, by the size of R",
 }
+#: shown where there is room
+_BESIDE_TOO = {"ssbj-4b": "Memory that MESHJOIN needs over SSBJ's, by the size of R"}
 _PANELS: Mapping[str, tuple[Way, str]] = {
     "oxhybridjoin-6b": ("wall", "Optimised X-HYBRIDJOIN and its relatives, all tuned and with defaults, by memory"),
     "opcachejoin-6b": ("wall", "Phases side by side: OP- and P-CACHEJOIN beside CACHEJOIN on this machine's cores"),
@@ -57,19 +58,20 @@ _PANELS: Mapping[str, tuple[Way, str]] = {
 }
 
 
+#: title, figure and how to draw it
+_Drawing = tuple[str, str, Callable[[Axes], None]]
+
+
 def story(told: Sequence[Told]) -> list[Picture]:
     """Up to ten pictures, of what there is: the claimed factors, then figure by figure, then what tuning gives."""
     by_name = {one.figure.id: one for one in told}
-    made: list[tuple[str, str, Callable[[Axes], None]]] = []
+    made: list[_Drawing] = []
     sized = [one for one in told if any(marks.sizes for marks in one.verdict.marks.values())]
     if sized:
         made.append(
             ("How much of each claimed factor is there, by three clocks", "", lambda axes: _factors(axes, sized))
         )
-    for name, title in _BESIDE.items():
-        one = by_name.get(name)
-        if one is not None and has_numbers(one.figure, one.points):
-            made.append((title, name, _beside(one)))
+    made += _all_beside(by_name, _BESIDE)
     gains = _gains(told)
     if gains:
         made.append(("What tuning gives each algorithm over its defaults", "", lambda axes: _gain_bars(axes, gains)))
@@ -77,8 +79,14 @@ def story(told: Sequence[Told]) -> list[Picture]:
         one = by_name.get(name)
         if one is not None and by_way(one.points):
             made.append((title, name, _panel(one, way)))
+    made += _all_beside(by_name, _BESIDE_TOO)
     with paper.settings():
         return [_picture(number, *each) for number, each in enumerate(made[:_MOST])]
+
+
+def _all_beside(by_name: Mapping[str, Told], titles: Mapping[str, str]) -> list[_Drawing]:
+    found = ((title, by_name[name]) for name, title in titles.items() if name in by_name)
+    return [(title, one.figure.id, _beside(one)) for title, one in found if has_numbers(one.figure, one.points)]
 
 
 def _picture(number: int, title: str, figure: str, draw: Callable[[Axes], None]) -> Picture:
