@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.lab.labs import TINY, tiny_lab
+from tests.lab.labs import tiny_lab
 
 from semistream.lab.figures.registry import FIGURES, chosen
-from semistream.lab.laboratory import Lab
-from semistream.lab.papers_clock import papers_clock
 from semistream.lab.progress import Forecast, foresee, work_of
 
 
@@ -57,9 +55,3 @@ def test_every_figure_can_be_asked(tmp_path: Path) -> None:
             foresee(figure, lab)
         assert len(lab.log) == 0
     assert not list((tmp_path / "data").iterdir())
-
-
-def test_dense_axes_have_as_many_places_as_the_papers(tmp_path: Path) -> None:
-    with Lab(tmp_path, scale=TINY, profile=papers_clock(), dense=True) as lab:
-        runs = {name: len(foresee(FIGURES[name], lab).runs) for name in ("ssbj-5a", "ssj-6b", "sscj-4c")}
-    assert runs == {"ssbj-5a": 2 * 3 * 10, "ssj-6b": 2 * 3 * 5, "sscj-4c": 4 * 3 * 5}

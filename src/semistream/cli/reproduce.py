@@ -41,9 +41,6 @@ def reproduce(
     weather_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Monthly files of NDP-026B (default: made-up reports).")
     ] = None,
-    dense: Annotated[
-        bool, typer.Option("--dense", help="As many memory shares, sizes and skews as the papers have, not three.")
-    ] = False,
     data_limit: Annotated[
         float | None,
         typer.Option(
@@ -81,7 +78,6 @@ def reproduce(
                 weather_dir=weather_dir,
                 data=data,
                 data_limit=None if data_limit is None else int(data_limit * 1e9),
-                dense=dense,
                 say=say,
             )
             with lab:

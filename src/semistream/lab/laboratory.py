@@ -78,15 +78,12 @@ class Lab:
         weather_dir: Path | None = None,
         data: Path | None = None,
         data_limit: int | None = None,
-        dense: bool = False,
         say: Callable[[str], None] | None = None,
     ) -> None:
         self.out = out
         self.scale = scale
         self.seed = seed
         self.weather_dir = weather_dir
-        #: whether axes have as many places as the papers', or three
-        self.dense = dense
         self.data = out / "data" if data is None else data
         self.say = say or (lambda _: None)
         self.log = RunLog(out / "raw" / "runs.jsonl")

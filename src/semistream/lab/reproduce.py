@@ -141,13 +141,11 @@ def _same_experiment(path: Path, lab: Lab) -> None:
         "rows": lab.scale.rows,
         "seed": lab.seed,
         "weather": None if lab.weather_dir is None else lab.weather_dir.name,
-        "dense": lab.dense,
         "machine": machine_info(),
     }
     if path.exists():
         kept = json.loads(path.read_text(encoding="utf-8"))
-        kept.setdefault("dense", False)
-        for name in ("scale", "rows", "seed", "weather", "dense"):
+        for name in ("scale", "rows", "seed", "weather"):
             if kept[name] != about[name]:
                 raise ConfigError(
                     f"{lab.out} holds results with {name} {kept[name]!r}, not {about[name]!r}; choose another out "

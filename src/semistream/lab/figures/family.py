@@ -19,10 +19,6 @@ from semistream.predict.keys import KeyClasses
 MEMORY_SHARES = (0.01, 0.03, 0.1)
 SIZE_SHARES = (0.2, 0.5, 1.0)
 SKEWS = (0.0, 0.5, 1.0)
-#: as many places as the papers' axes have, for labs that are `dense`
-DENSE_MEMORY_SHARES = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.09, 0.1)
-DENSE_SIZE_SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)
-DENSE_SKEWS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 RATE = Axis("service rate", "tuples/s")
 PER_CYCLE = Axis("stream tuples per R-cycle", "tuples")
@@ -77,11 +73,11 @@ OPC = Family(("opcachejoin", "pcachejoin", "cachejoin"), largest=2_000_000, page
 
 
 def by_memory(
-    lab: Lab, figure: str, family: Family, shares: Sequence[float] | None = None, size: float = 1.0
+    lab: Lab, figure: str, family: Family, shares: Sequence[float] = MEMORY_SHARES, size: float = 1.0
 ) -> Iterator[Point]:
     """Service rate over memory, R and skew 1 fixed; x is memory in percent of R."""
     source = family.source(lab, size)
-    for share in shares or (DENSE_MEMORY_SHARES if lab.dense else MEMORY_SHARES):
+    for share in shares:
         memory = lab.memory(source, share)
         for algorithm in family.algorithms:
             optimum = _optimum(algorithm, source, memory)
@@ -89,11 +85,11 @@ def by_memory(
 
 
 def by_size(
-    lab: Lab, figure: str, family: Family, memory_share: float = 0.1, sizes: Sequence[float] | None = None
+    lab: Lab, figure: str, family: Family, memory_share: float = 0.1, sizes: Sequence[float] = SIZE_SHARES
 ) -> Iterator[Point]:
     """Service rate over the size of R; memory is a share of the largest R and stays the same."""
     memory = lab.memory(family.source(lab), memory_share)
-    for size in sizes or (DENSE_SIZE_SHARES if lab.dense else SIZE_SHARES):
+    for size in sizes:
         source = family.source(lab, size)
         for algorithm in family.algorithms:
             optimum = _optimum(algorithm, source, memory)
@@ -101,10 +97,10 @@ def by_size(
 
 
 def by_skew(
-    lab: Lab, figure: str, family: Family, memory_share: float = 0.1, skews: Sequence[float] | None = None
+    lab: Lab, figure: str, family: Family, memory_share: float = 0.1, skews: Sequence[float] = SKEWS
 ) -> Iterator[Point]:
     """Service rate over the exponent of the stream's Zipf law."""
-    for skew in skews or (DENSE_SKEWS if lab.dense else SKEWS):
+    for skew in skews:
         source = family.source(lab, skew=skew)
         memory = lab.memory(source, memory_share)
         for algorithm in family.algorithms:
