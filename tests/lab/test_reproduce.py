@@ -22,6 +22,7 @@ from semistream.lab.laboratory import Lab
 from semistream.lab.measure.runs import NotRemembered, RunLog
 from semistream.lab.papers_clock import papers_clock
 from semistream.lab.reproduce import SCHEMA, figure_file, read_points, read_sweep, reproduce
+from semistream.lab.sources import WeatherSource
 
 #: rates and what is derived from the same runs, a formula beside them, and no join at all
 NAMES = ["ssbj-5f", "sscj-4a", "sscj-6", "ssj-3"]
@@ -235,6 +236,17 @@ def test_contestants_are_tuned_for_the_clock(finished: Path, data: Path) -> None
             # What the paper held fixed is: disk buffers of 850 records.
             assert run.symbols["d"] == 850
             assert (run.side_by_side is None) == (algorithm == "cachejoin")
+
+
+def test_streams_without_a_law_are_sampled(tmp_path: Path, data: Path) -> None:
+    source = WeatherSource(20_000)
+    with tiny_lab(tmp_path, data) as lab:
+        keys = lab.keys(source)
+        assert float((keys.count * keys.p).sum()) == pytest.approx(1.0)
+        assert lab.keys(source) is keys
+        # Many reports per longitude: a key has many master tuples.
+        assert keys.m.max() > 2
+        assert lab.tuned("ssj", source, 2_000_000, "papers")
 
 
 def test_a_log_of_remembered_runs_makes_none(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ Contestants run twice and more: with their defaults, and with the sizes that are
 from __future__ import annotations
 
 import copy
+import itertools
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,6 +36,8 @@ from semistream.lab.verdicts import DEFAULTS
 from semistream.lab.workloads.relation import MASTER_ROW_BYTES
 from semistream.master.base import Master
 from semistream.master.open import open_master
+from semistream.planner.stream import StreamSample
+from semistream.predict.keys import KeyClasses
 from semistream.spec import JoinSpec
 
 WAYS: tuple[Way, ...] = ("papers", "machine", "wall")
@@ -42,6 +46,8 @@ TUNED_FOR: Mapping[Way, str] = {"counts": "papers", "papers": "papers", "wall": 
 PROFILE_FILE = "profile.json"
 #: enough for a few rounds of a calibration; `--profile` brings a full one
 _CALIBRATION_S = 10.0
+#: of a stream whose keys follow no law: what is looked at, and the memory for looking some of it up
+_SAMPLE_BATCH, _SAMPLE_BATCHES, _PROBE_BYTES = 65_536, 32, 64 << 20
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,7 @@ class Lab:
         #: stores that may be removed when others need their place; None without a limit
         self.shelf = None if data_limit is None else Shelf(self.data, data_limit, own=data is None)
         self._direct: bool | None = None
+        self._sampled: dict[str, KeyClasses] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -264,7 +271,7 @@ class Lab:
         """The options with the highest predicted rate by one of the profiles, `fixed` ones among them.
 
         Rounded to two digits, for nothing depends on the third and clocks that agree share a run. The defaults where
-        no formula is that good, or where the keys follow no law that it could use.
+        no other sizes are better, or where there is no formula.
         """
         profile = self._tuning[by]
         settings = {
@@ -297,10 +304,25 @@ class Lab:
             JoinSpec.make(on, "inner"),
             source.stream_schema(self.data),
             memory,
-            source.classes(),
+            self.keys(source),
             direct=self.direct,
             batch=batch_rows(memory),
         )
+
+    def keys(self, source: Source) -> KeyClasses:
+        """The keys of a stream: by their law, or where they follow none, as a sample of the stream shows them."""
+        try:
+            return source.classes()
+        except ConfigError:
+            name = json.dumps(source.describe(), sort_keys=True)
+        if name not in self._sampled:
+            on = source.on if isinstance(source.on, str) else dict(source.on)
+            sample = StreamSample(self.master(source), JoinSpec.make(on, "inner"), source.stream_schema(self.data))
+            for batch in itertools.islice(source.stream(_SAMPLE_BATCH, self.data), _SAMPLE_BATCHES):
+                sample.add(batch)
+            sample.probe(batch, _PROBE_BYTES)
+            self._sampled[name] = sample.statistics().keys
+        return self._sampled[name]
 
     # -------------------------------------------------------------------------------------------- points
 
