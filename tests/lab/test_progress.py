@@ -40,11 +40,11 @@ def test_figures_say_what_they_will_ask_for(tmp_path: Path) -> None:
         foreseen = {figure.id: foresee(figure, lab) for figure in figures}
         work = work_of(figures, foreseen, 7.0)
     assert foreseen["ssbj-5a"].stores == {"repeated-key-30000-seed1"}
-    assert foreseen["ssbj-5b"].stores == {f"repeated-key-{rows}-seed1" for rows in (6000, 15000, 30000)}
+    assert foreseen["ssbj-5b"].stores == {f"repeated-key-{rows}-seed1" for rows in (6000, 18000, 30000)}
     # Two contestants at three places, each with its defaults and tuned for two clocks.
     assert work["ssbj-5a"] == 2 * 3 * 3 * 30_000
     # What 5a runs at its last place, 5b does not run again.
-    assert work["ssbj-5b"] == 2 * 3 * (6000 + 15000)
+    assert work["ssbj-5b"] == 2 * 3 * (6000 + 18000)
     assert work["ssj-3"] == 7.0
     assert not list((tmp_path / "data").iterdir())
 
