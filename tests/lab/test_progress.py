@@ -35,16 +35,19 @@ def test_what_was_finished_before_counts() -> None:
 
 
 def test_figures_say_what_they_will_ask_for(tmp_path: Path) -> None:
-    figures = chosen(["ssbj-5a", "ssbj-5b", "ssbj-5f", "ssj-3"])
+    figures = chosen(["ssbj-4b", "ssbj-5a", "ssbj-5b", "ssbj-5f", "ssj-3"])
     with tiny_lab(tmp_path / "out", tmp_path / "data") as lab:
         foreseen = {figure.id: foresee(figure, lab) for figure in figures}
         work = work_of(figures, foreseen, 7.0)
+    assert foreseen["ssbj-4b"].stores == {f"repeated-key-{rows}-seed1" for rows in (6000, 12000, 24000)}
     assert foreseen["ssbj-5a"].stores == {"repeated-key-30000-seed1"}
     assert foreseen["ssbj-5b"].stores == {f"repeated-key-{rows}-seed1" for rows in (6000, 18000, 30000)}
     # Two contestants at three places, each with its defaults and tuned for two clocks.
     assert work["ssbj-5a"] == 2 * 3 * 3 * 30_000
     # What 5a runs at its last place, 5b does not run again.
     assert work["ssbj-5b"] == 2 * 3 * (6000 + 18000)
+    # SSBJ with defaults is run for 5a already.
+    assert work["ssbj-5f"] == 0.0
     assert work["ssj-3"] == 7.0
     assert not list((tmp_path / "data").iterdir())
 
