@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from semistream.lab.figure import Axis, Figure, Point, Verdict
-from semistream.lab.figures.family import MEMORY_AXIS, MEMORY_SHARES, SSBJ
+from semistream.lab.figures.family import MEMORY_AXIS, SSBJ
+from semistream.lab.figures.ticks import MEMORY, percent
 from semistream.lab.laboratory import Lab
 from semistream.lab.verdicts import Check, Curves, judge
 
@@ -15,10 +16,10 @@ _POINTS = 5.0
 
 def _figure_5f(lab: Lab) -> Iterator[Point]:
     source = SSBJ.source(lab)
-    for share in MEMORY_SHARES:
+    for share in MEMORY.of(lab):
         run = lab.measure("ssbj", source, lab.memory(source, share))
         if run is not None:
-            yield lab.point("ssbj-5f", "counts", "ssbj", 100 * share, run.hit_share().scaled(100.0), run)
+            yield lab.point("ssbj-5f", "counts", "ssbj", percent(share), run.hit_share().scaled(100.0), run)
 
 
 def judge_5f(points: Sequence[Point]) -> Verdict:

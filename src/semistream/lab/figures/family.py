@@ -11,15 +11,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from semistream.lab.figure import Axis, Point
+from semistream.lab.figures.ticks import MEMORY, SIZES, SKEWS, Ticks, percent
 from semistream.lab.laboratory import Lab
 from semistream.lab.sources import Synthetic
 from semistream.lab.workloads.optimum import optimal_tuples_per_cycle
 from semistream.lab.workloads.relation import MASTER_ROW_BYTES, WAITING_BYTES
 from semistream.predict.keys import KeyClasses
 
-MEMORY_SHARES = (0.01, 0.03, 0.1)
-SIZE_SHARES = (0.2, 0.5, 1.0)
-SKEWS = (0.0, 0.5, 1.0)
+MEMORY_SHARES = MEMORY.few
+SIZE_SHARES = SIZES.few
 
 RATE = Axis("service rate", "tuples/s")
 MEMORY_AXIS = Axis("memory", "% of R")
@@ -62,35 +62,29 @@ PC = Family(("pcachejoin", "cachejoin"), largest=2_000_000)
 OPC = Family(("opcachejoin", "pcachejoin", "cachejoin"), largest=2_000_000)
 
 
-def by_memory(
-    lab: Lab, figure: str, family: Family, shares: Sequence[float] = MEMORY_SHARES, size: float = 1.0
-) -> Iterator[Point]:
+def by_memory(lab: Lab, figure: str, family: Family, shares: Ticks = MEMORY, size: float = 1.0) -> Iterator[Point]:
     """Service rate over memory, R and skew 1 fixed; x is memory in percent of R."""
     source = family.source(lab, size)
-    for share in shares:
+    for share in shares.of(lab):
         memory = lab.memory(source, share)
         for algorithm in family.algorithms:
             run = lab.measure(algorithm, source, memory)
-            yield from lab.rates(figure, algorithm, 100 * share, run, **_optimum(algorithm, source, memory))
+            yield from lab.rates(figure, algorithm, percent(share), run, **_optimum(algorithm, source, memory))
 
 
-def by_size(
-    lab: Lab, figure: str, family: Family, memory_share: float = 0.1, sizes: Sequence[float] = SIZE_SHARES
-) -> Iterator[Point]:
+def by_size(lab: Lab, figure: str, family: Family, memory_share: float = 0.1, sizes: Ticks = SIZES) -> Iterator[Point]:
     """Service rate over the size of R; memory is a share of the largest R and stays the same."""
     memory = lab.memory(family.source(lab), memory_share)
-    for size in sizes:
+    for size in sizes.of(lab):
         source = family.source(lab, size)
         for algorithm in family.algorithms:
             run = lab.measure(algorithm, source, memory)
             yield from lab.rates(figure, algorithm, source.rows, run, **_optimum(algorithm, source, memory))
 
 
-def by_skew(
-    lab: Lab, figure: str, family: Family, memory_share: float = 0.1, skews: Sequence[float] = SKEWS
-) -> Iterator[Point]:
+def by_skew(lab: Lab, figure: str, family: Family, memory_share: float = 0.1, skews: Ticks = SKEWS) -> Iterator[Point]:
     """Service rate over the exponent of the stream's Zipf law."""
-    for skew in skews:
+    for skew in skews.of(lab):
         source = family.source(lab, skew=skew)
         memory = lab.memory(source, memory_share)
         for algorithm in family.algorithms:

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from semistream.lab.figure import Axis, Figure, Point, Verdict
 from semistream.lab.figures.family import PC, RATE
+from semistream.lab.figures.ticks import Ticks, percent
 from semistream.lab.laboratory import Lab
 from semistream.lab.verdicts import FLAT, Check, Curves, judge
 
 #: of 100 MB for R of 2 million tuples: 0.5 to 16 MB, and a disk buffer of 850 records
-SHARES = (0.005, 0.02, 0.16)
+SHARES = Ticks((0.005, 0.02, 0.16), (0.005, 0.01, 0.02, 0.04, 0.08, 0.16))
 _MEMORY = 100 / 240
 _BUFFER_RECORDS = 850
 _PAGE_BYTES = 128
@@ -20,10 +21,10 @@ _BEST = 2.0
 def _figure_3(lab: Lab) -> Iterator[Point]:
     source = PC.source(lab)
     memory = lab.memory(source, _MEMORY)
-    for share in SHARES:
+    for share in SHARES.of(lab):
         options = {"intermediate_bytes": int(share * memory), "buffer_bytes": _BUFFER_RECORDS * _PAGE_BYTES}
         run = lab.measure("pcachejoin", source, memory, options=options)
-        yield from lab.rates("opcachejoin-3", "pcachejoin", 100 * share, run)
+        yield from lab.rates("opcachejoin-3", "pcachejoin", percent(share), run)
 
 
 def judge_3(points: Sequence[Point]) -> Verdict:

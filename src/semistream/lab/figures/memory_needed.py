@@ -12,6 +12,7 @@ import numpy as np
 
 from semistream.lab.figure import Axis, Figure, Point, Verdict, Way
 from semistream.lab.figures.family import SSBJ, optimum_reason
+from semistream.lab.figures.ticks import Ticks
 from semistream.lab.laboratory import WAYS, Lab
 from semistream.lab.measure.runs import Estimate
 from semistream.lab.sources import Synthetic
@@ -19,15 +20,20 @@ from semistream.lab.verdicts import Check, Curves, factor, judge, rises
 
 #: Shares of R. MESHJOIN's rate follows the share whatever R is, and SSBJ reaches a rate with a smaller one, so its
 #: ladder lies lower: all of them together reach some common rates.
-Shares = Mapping[str, Sequence[float]]
-#: R of 20 million tuples in figure 4a; 20 to 80 million in 4b, of which the largest here is the R of figure 5a
+Shares = Mapping[str, Ticks]
+#: R of 20 million tuples in figure 4a
 _SIZE = 0.2
-_SIZES: Mapping[float, Shares] = {
-    _SIZE: {"ssbj": (0.02, 0.06, 0.2), "meshjoin": (0.06, 0.2, 0.4)},
-    0.4: {"ssbj": (0.02, 0.1), "meshjoin": (0.06, 0.3)},
-    1.0: {"ssbj": (0.01, 0.03, 0.1), "meshjoin": (0.03, 0.1, 0.3)},
+_LADDER: Shares = {
+    "ssbj": Ticks((0.02, 0.06, 0.2), (0.01, 0.02, 0.04, 0.06, 0.1, 0.2)),
+    "meshjoin": Ticks((0.06, 0.2, 0.4), (0.03, 0.06, 0.1, 0.2, 0.3, 0.4)),
 }
-_RATES = 4
+_SHORT: Shares = {
+    "ssbj": Ticks((0.02, 0.1), (0.01, 0.02, 0.05, 0.1)),
+    "meshjoin": Ticks((0.06, 0.3), (0.03, 0.06, 0.1, 0.2, 0.3)),
+}
+#: R of 20 to 80 million in 4b; that of 100 million is the R of figure 5a, and the largest where sizes are few
+_SIZES = Ticks((_SIZE, 0.4, 1.0), (_SIZE, 0.4, 0.6, 0.8, 1.0))
+_RATES = Ticks((4,), (8,))
 _MB = 1e6
 
 Ladder = dict[Way, dict[str, list[tuple[float, float]]]]
@@ -37,7 +43,7 @@ def _ladder(lab: Lab, source: Synthetic, shares: Shares) -> Ladder:
     """(memory, rate) of both algorithms, by way."""
     found: Ladder = {way: {name: [] for name in shares} for way in WAYS}
     for algorithm, rungs in shares.items():
-        for share in rungs:
+        for share in rungs.of(lab):
             memory = lab.memory(source, share)
             run = lab.measure(algorithm, source, memory)
             if run is not None:
@@ -70,20 +76,20 @@ def _common(ladders: Sequence[dict[str, list[tuple[float, float]]]]) -> tuple[fl
 
 def _figure_4a(lab: Lab) -> Iterator[Point]:
     source = SSBJ.source(lab, _SIZE)
-    ladder = _ladder(lab, source, _SIZES[_SIZE])
+    ladder = _ladder(lab, source, _LADDER)
     for way in WAYS:
         common = _common([ladder[way]])
         if common is None:
             continue
-        for rate in np.geomspace(*common, _RATES):
+        for rate in np.geomspace(*common, int(_RATES.of(lab)[0])):
             yield from _needed(lab, "ssbj-4a", way, ladder[way], float(rate), x=float(rate), rows=source.rows)
 
 
 def _figure_4b(lab: Lab) -> Iterator[Point]:
-    ladders = {
-        source.rows: _ladder(lab, source, shares)
-        for source, shares in ((SSBJ.source(lab, size), shares) for size, shares in _SIZES.items())
-    }
+    ladders = {}
+    for size in _SIZES.of(lab):
+        source = SSBJ.source(lab, size)
+        ladders[source.rows] = _ladder(lab, source, _LADDER if size == _SIZE else _SHORT)
     for way in WAYS:
         common = _common([ladder[way] for ladder in ladders.values()])
         if common is None:

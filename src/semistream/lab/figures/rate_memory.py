@@ -18,11 +18,12 @@ from semistream.lab.figures.family import (
     by_memory,
     optimum_reason,
 )
+from semistream.lab.figures.ticks import Ticks
 from semistream.lab.verdicts import Check, Curves, ahead, factor, judge, rises
 
 #: oxhybridjoin2012 gives no figures for its budgets; opcachejoin2020 takes 50 to 250 MB for two million tuples.
-_OX_SHARES = (0.05, 0.15, 0.4)
-_PC_SHARES = (0.21, 0.42, 1.04)
+_OX_SHARES = Ticks((0.05, 0.15, 0.4), (0.05, 0.1, 0.15, 0.2, 0.3, 0.4))
+_PC_SHARES = Ticks((0.21, 0.42, 1.04), (0.21, 0.42, 0.63, 0.83, 1.04))
 HYBRID_REASON = (
     "Against HYBRIDJOIN: the cache is paid from the same memory, and without it a load already serves twice the tuples "
     "that the papers' model says. Against the scans: on the papers' disk every load of an index operator seeks for "

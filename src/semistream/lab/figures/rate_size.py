@@ -18,13 +18,15 @@ from semistream.lab.figures.family import (
     optimum_reason,
 )
 from semistream.lab.figures.rate_memory import HYBRID_REASON, judge_chain, judge_first_of_all
+from semistream.lab.figures.ticks import Ticks
 from semistream.lab.verdicts import Check, Curves, ahead, factor, judge, rises
 
-#: oxhybridjoin2012: 0.5 to 8 million tuples; its memory is taken as opcachejoin2020's 50 MB.
-_OX_SIZES = (1 / 16, 1 / 4, 1.0)
+#: oxhybridjoin2012: 0.5 to 8 million tuples, each size twice the one before; its memory is taken as that of
+#: opcachejoin2020, 50 MB.
+_OX_SIZES = Ticks((1 / 16, 1 / 4, 1.0), (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0))
 _OX_MEMORY = 50 / 960
 #: opcachejoin2020: 0.5 to 2 million tuples and 50 MB.
-_PC_SIZES = (0.25, 0.5, 1.0)
+_PC_SIZES = Ticks((0.25, 0.5, 1.0), (0.25, 0.5, 0.75, 1.0))
 _PC_MEMORY = 50 / 240
 
 CPU_BOUND = (

@@ -17,9 +17,10 @@ from semistream.lab.figures.family import (
     optimum_reason,
 )
 from semistream.lab.figures.rate_memory import HYBRID_REASON, judge_chain
+from semistream.lab.figures.ticks import Ticks
 from semistream.lab.verdicts import SAME, Check, Curves, ahead, factor, judge, rises, slightly_worse
 
-_PC_SKEWS = (0.5, 0.75, 1.0)
+_PC_SKEWS = Ticks((0.5, 0.75, 1.0), (0.5, 0.75, 1.0))
 _PC_MEMORY = 50 / 240
 
 

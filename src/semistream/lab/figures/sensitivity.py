@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from semistream.lab.figure import Axis, Figure, Point, Verdict
 from semistream.lab.figures.family import RATE, SSBJ
+from semistream.lab.figures.ticks import Ticks
 from semistream.lab.laboratory import WAYS, Lab
 from semistream.lab.measure.runs import Estimate
 from semistream.lab.sources import Synthetic
 from semistream.lab.verdicts import FLAT, Check, Curves, best_inside, judge
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
-BUFFER_SHARES = (0.04, 0.1, 0.25, 0.5)
+BUFFER_SHARES = Ticks((0.04, 0.1, 0.25, 0.5), (0.02, 0.04, 0.07, 0.1, 0.17, 0.25, 0.35, 0.5))
 #: The paper takes 1 % of R; the small scale's R is so small that this would not hold a page and its parts.
 _SIZE, _SHARE, _LEAST_BYTES = 0.2, 0.01, 1_000_000
 
@@ -54,7 +55,7 @@ def judge_6a(points: Sequence[Point]) -> Verdict:
 
 def _figure_6b(lab: Lab) -> Iterator[Point]:
     source, memory = _setting(lab)
-    for share in BUFFER_SHARES:
+    for share in BUFFER_SHARES.of(lab):
         run = lab.measure("ssbj", source, memory, options={"buffer_bytes": int(share * memory)})
         if run is None:
             continue

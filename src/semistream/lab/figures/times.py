@@ -8,6 +8,7 @@ from typing import Any
 
 from semistream.lab.figure import Axis, Figure, Point, Verdict, Way
 from semistream.lab.figures.family import SIZE_AXIS, SSCJ, SSJ, Family
+from semistream.lab.figures.ticks import Ticks
 from semistream.lab.laboratory import WAYS, Lab
 from semistream.lab.measure.delays import run_delays
 from semistream.lab.measure.opening import open_named
@@ -19,7 +20,7 @@ from semistream.lab.workloads.relation import STREAM_SCHEMA, SyntheticStream
 
 #: Sizes of R in proportion, the largest being two fifths of this scale's; memory is a tenth of that.
 _LARGEST = 0.4
-_SIZES = (0.25, 0.5, 1.0)
+_SIZES = Ticks((0.25, 0.5, 1.0), (0.25, 0.5, 0.75, 1.0))
 _MEMORY = 0.1
 _SLOWEST = "meshjoin"
 
@@ -58,7 +59,7 @@ def measured(lab: Lab, algorithm: str, source: Synthetic, memory: int) -> Mappin
 
 def _processing(lab: Lab, *, figure: str, family: Family) -> Iterator[Point]:
     memory = lab.memory(family.source(lab, _LARGEST), _MEMORY)
-    for size in _SIZES:
+    for size in _SIZES.of(lab):
         source = family.source(lab, _LARGEST * size)
         for algorithm in family.algorithms:
             found = measured(lab, algorithm, source, memory)
