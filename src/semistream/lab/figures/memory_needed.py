@@ -31,8 +31,8 @@ _SHORT: Shares = {
     "ssbj": Ticks((0.02, 0.1), (0.01, 0.02, 0.05, 0.1)),
     "meshjoin": Ticks((0.06, 0.3), (0.03, 0.06, 0.1, 0.2, 0.3)),
 }
-#: R of 20 to 80 million in 4b; that of 100 million is the R of figure 5a, and the largest where sizes are few
-_SIZES = Ticks((_SIZE, 0.4, 1.0), (_SIZE, 0.4, 0.6, 0.8, 1.0))
+#: R of 20 to 80 million tuples in figure 4b
+_SIZES = Ticks((_SIZE, 0.4, 0.8), (_SIZE, 0.4, 0.6, 0.8))
 _RATES = Ticks((4,), (8,))
 _MB = 1e6
 
