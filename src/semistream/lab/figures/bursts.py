@@ -152,9 +152,9 @@ def _judge(points: Sequence[Point]) -> Verdict:
     return judge(
         points,
         checks,
-        "A tuple of a scan stays for one R-cycle whatever arrives, so bursts hardly prolong it, and a chunk is as "
-        "large as the stream made it; what a burst leaves behind in the stream buffer is worked off in the next turn. "
-        "An index operator's tuples wait for loads, of which a burst makes more than come in between.",
+        "Rates are shares of what the slowest serves, so the others have room in H_S for a burst, and a scan's chunk "
+        "is as large as the stream made it: bursts hardly prolong a stay in any of them. How long a stay is follows "
+        "from the disk: a scan's is one R-cycle, an index operator's is many loads, which seek on the papers' disk.",
     )
 
 
