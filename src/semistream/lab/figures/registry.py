@@ -8,13 +8,17 @@ from collections.abc import Sequence
 from semistream.errors import ConfigError
 from semistream.lab.figure import Figure
 from semistream.lab.figures import (
+    arrival_memory,
     beyond,
+    bursts,
     cache_share,
     cost_validation,
     datasets,
     distribution,
     drifting,
+    inequality,
     intermediate_buffer,
+    main_memory,
     matching,
     memory_needed,
     memory_over_time,
@@ -30,11 +34,15 @@ from semistream.lab.figures import (
 from semistream.lab.figures.papers import PAPERS, figure_name
 
 _OF_THE_PAPERS = (
+    arrival_memory,
+    bursts,
     cache_share,
     cost_validation,
     datasets,
     distribution,
+    inequality,
     intermediate_buffer,
+    main_memory,
     matching,
     memory_needed,
     rate_memory,

@@ -12,13 +12,14 @@ from functools import partial
 from semistream.errors import BudgetError
 from semistream.lab.figure import Axis, Figure, Point, Verdict, Way
 from semistream.lab.figures.family import OX, RATE, SSJ, Family
+from semistream.lab.figures.ticks import Ticks
 from semistream.lab.laboratory import WAYS, Lab
 from semistream.lab.measure.runs import Estimate
 from semistream.lab.measure.steady import Run
 from semistream.lab.verdicts import Check, Curves, best_inside, judge, near
 
-BUFFER_SHARES = (0.04, 0.12, 0.4)
-CACHE_SHARES = (0.1, 0.25, 0.4, 0.6)
+BUFFER_SHARES = Ticks((0.04, 0.12, 0.4), (0.01, 0.02, 0.04, 0.07, 0.12, 0.2, 0.4, 0.6))
+CACHE_SHARES = Ticks((0.1, 0.25, 0.4, 0.6), (0.05, 0.1, 0.17, 0.25, 0.32, 0.4, 0.6, 0.8))
 _MEMORY = 0.1
 MEASURED, CALCULATED = "measured", "calculated"
 
@@ -53,8 +54,8 @@ def grid(lab: Lab, tuned: Tuned) -> list[Cell]:
     source = tuned.family.source(lab, tuned.size)
     memory = lab.memory(source, _MEMORY)
     cells = []
-    for buffer_share in BUFFER_SHARES:
-        for cache_share in CACHE_SHARES:
+    for buffer_share in BUFFER_SHARES.of(lab):
+        for cache_share in CACHE_SHARES.of(lab):
             options = {"buffer_bytes": int(buffer_share * memory), "cache_share": cache_share}
             run = lab.measure(tuned.algorithm, source, memory, options=options, turns=3)
             if run is None:
@@ -120,9 +121,9 @@ def judge_surface(points: Sequence[Point]) -> Verdict:
     return judge(
         points,
         lambda curves: [along(curves, "cache_share"), along(curves, "buffer_share")],
-        "The grid has three sizes of the buffer and four of the cache. A scan seeks once an R-cycle whatever its "
-        "buffer is, so on the papers' clock a larger buffer only takes memory; and a cache pays until H_S becomes too "
-        "small to share the loads.",
+        "The small scale's grid has three sizes of the buffer and four of the cache, the others eight of each. A scan "
+        "seeks once an R-cycle whatever its buffer is, so on the papers' clock a larger buffer only takes memory; and "
+        "a cache pays until H_S becomes too small to share the loads.",
     )
 
 
