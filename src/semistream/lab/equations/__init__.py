@@ -13,3 +13,4 @@ from collections.abc import Callable
 
 #: c_I/O: nanoseconds to read so many tuples or bytes
 Reading = Callable[[float], float]
+EULER_GAMMA = 0.5772156649015329

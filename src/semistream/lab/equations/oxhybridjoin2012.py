@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 
-from semistream.lab.equations import Reading
-from semistream.predict.keys import EULER_GAMMA, harmonic
+from semistream.lab.equations import EULER_GAMMA, Reading
+from semistream.predict.keys import harmonic
 
 V_R, V_S, V_Q = 120, 20, 12
 
