@@ -20,7 +20,7 @@ from semistream.lab.figures.family import OX, RATE, SSJ, Family
 from semistream.lab.laboratory import WAYS, Lab
 from semistream.lab.measure.steady import Run
 from semistream.lab.sources import Synthetic
-from semistream.lab.verdicts import Check, Curves, at, best_inside, judge
+from semistream.lab.verdicts import FLAT, Check, Curves, at, best_inside, judge
 
 BUFFER_SHARES = (0.04, 0.12, 0.4)
 CACHE_SHARES = (0.1, 0.25, 0.4, 0.6)
@@ -167,17 +167,21 @@ def judge_surface(points: Sequence[Point]) -> Verdict:
 
 
 def judge_slice(points: Sequence[Point], claimed: float) -> Verdict:
-    """What the paper's optimum loses against the measured one, held to the claim; and the whole curve."""
+    """What the paper's optimum loses against the measured one, held to the claim; and the whole curve.
+
+    Less than 2 % no wall clock tells apart, so a smaller claim is held to that.
+    """
+    held_to = max(claimed, FLAT)
 
     def picked(curves: Curves, who: str, series: str) -> tuple[float, str]:
-        """Loss of rate at a calculated optimum, at least, and in words; turns of a run differ, so it is an interval."""
+        """Loss of rate at a calculated optimum, as a number and in words."""
         measured = [point for point in curves.points if point.series in (MEASURED, AT_PAPERS, AT_OURS)]
         found = [point for point in curves.points if point.series == series]
         if not found or not measured:
             return 1.0, f"{who} has no optimum"
         best = max(measured, key=lambda point: point.y)
         lost = 1 - found[0].y / best.y
-        return 1 - found[0].high / best.y, f"{who} picks {at(found[0].x)} tuples, {lost:.1%} slower"
+        return lost, f"{who} picks {at(found[0].x)} tuples, {lost:.1%} slower"
 
     def checks(curves: Curves) -> list[Check]:
         measured = curves.series.get(MEASURED, {})
@@ -188,8 +192,8 @@ def judge_slice(points: Sequence[Point], claimed: float) -> Verdict:
         _, ours = picked(curves, "our model", AT_OURS)
         return [
             Check(
-                f"the rate at the paper's optimum within {claimed:.2%} of the best one",
-                lost <= claimed,
+                f"the rate at the paper's optimum within {held_to:.2%} of the best one",
+                lost <= held_to,
                 f"measured best at {at(best)} tuples; {papers}; {ours}",
             ),
             compared(curves, "rates", MEASURED, PAPER, OURS),
