@@ -10,7 +10,6 @@ import pytest
 
 from semistream.lab.figure import Point, Way
 from semistream.lab.figures.cache_share import judge_5f
-from semistream.lab.figures.cost_validation import judge_validation
 from semistream.lab.figures.family import OPC, PC, SSJ, optimum_ratio
 from semistream.lab.figures.intermediate_buffer import judge_3
 from semistream.lab.figures.memory_needed import judge_4a as judge_memory
@@ -21,7 +20,7 @@ from semistream.lab.figures.rate_skew import judge_6c
 from semistream.lab.figures.registry import FIGURES
 from semistream.lab.figures.sensitivity import judge_6a
 from semistream.lab.figures.times import judge_times
-from semistream.lab.figures.tuning import judge_slice, judge_surface
+from semistream.lab.figures.tuning import judge_surface
 from semistream.lab.measure.runs import Estimate
 from semistream.lab.verdicts import Curves as Judged
 from semistream.lab.verdicts import rises
@@ -170,23 +169,6 @@ def test_the_best_of_a_curve() -> None:
     assert judge_6a(points({"ssbj": {0.5: 80.0, 1.0: 100.0, 2.0: 120.0}})).outcome == "not"
     assert judge_3(points({"pcachejoin": {1.0: 90.0, 2.0: 100.0, 8.0: 80.0}})).outcome == "held"
     assert judge_3(points({"pcachejoin": {1.0: 90.0, 2.0: 100.0, 8.0: 120.0}})).outcome == "not"
-
-
-def test_calculated_beside_measured() -> None:
-    near = {"ssj measured": {1.0: 100.0, 2.0: 50.0}, "ssj calculated": {1.0: 104.0, 2.0: 51.0}}
-    assert judge_validation(points(near)).outcome == "held"
-    far = {**near, "ssj calculated": {1.0: 150.0, 2.0: 90.0}}
-    assert judge_validation(points(far)).outcome == "not"
-    assert "median deviation 80.0%" in judge_validation(points(far)).measured
-
-
-def test_a_tuned_size_and_what_it_loses() -> None:
-    curves = {"measured": {1.0: 90.0, 2.0: 100.0, 4.0: 80.0}, "calculated": {1.0: 92.0, 2.0: 101.0, 4.0: 82.0}}
-    assert judge_slice(points(curves), claimed=0.025).outcome == "held"
-    wrong = {**curves, "calculated": {1.0: 101.0, 2.0: 99.0, 4.0: 82.0}}
-    verdict = judge_slice(points(wrong), claimed=0.025)
-    assert verdict.outcome == "partly"
-    assert "10.0% below" in verdict.measured
 
 
 def test_a_surface_with_its_best_inside() -> None:

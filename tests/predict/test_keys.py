@@ -10,15 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semistream.errors import ConfigError
+from semistream.lab.equations import EULER_GAMMA, ssj2014
 from semistream.lab.workloads.zipf import zipf_keys, zipf_probabilities
 from semistream.predict.keys import (
-    EULER_GAMMA,
     FrequencySample,
     KeyClasses,
     harmonic,
     normal_cdf,
-    paper_p_N,
-    paper_p_S,
     zipf,
 )
 from semistream.predict.sharing import group_shares, needed_pages, oldest_first, page_runs
@@ -56,7 +54,7 @@ def test_the_closed_form_of_p_N(h_R: int, R_t: int) -> None:
     keys = zipf(R_t, 1.0)
     ours = keys.p_N(keys.most_frequent(h_R))
     assert ours == pytest.approx((math.log(h_R) + EULER_GAMMA) / (math.log(R_t) + EULER_GAMMA), abs=1e-4)
-    assert ours == pytest.approx(paper_p_N(h_R, R_t), abs=0.02)
+    assert ours == pytest.approx(ssj2014.equation_5_p_N(h_R=h_R, R_t=R_t), abs=0.02)
 
 
 def test_the_closed_form_of_p_S() -> None:
@@ -64,7 +62,8 @@ def test_the_closed_form_of_p_S() -> None:
     R_t, h_R, d = 2_000_000, 20_000, 1_000
     keys = zipf(R_t, 1.0)
     left = 1.0 - keys.p_N(keys.most_frequent(h_R))
-    assert left / ((R_t - h_R) / d) == pytest.approx(paper_p_S(h_R, R_t, d), rel=1e-3)
+    N = ssj2014.segments(R_t=R_t, h_R=h_R, d=d)
+    assert left / N == pytest.approx(ssj2014.equation_8_p_S(R_t=R_t, h_R=h_R, N=N), rel=1e-3)
 
 
 def test_keys_drawn_with_repetition() -> None:

@@ -22,7 +22,6 @@ from semistream.errors import ConfigError
 Floats = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
 
-EULER_GAMMA = 0.5772156649015329
 #: the last rank of a class is so many times the last one of the class before; up to where that is one rank further
 #: each rank is a class
 _CLASS_GROWTH = 1.03
@@ -64,16 +63,6 @@ def harmonic(n: Any, exponent: float) -> Floats:
     tail -= s * (s + 1) * (s + 2) / 720 * (a ** (-s - 3) - x ** (-s - 3))
     at = np.clip(n, 0, _FIRST_TERMS - 1).astype(np.int64)
     return np.asarray(np.where(n < a, few[at], few[-1] + tail))
-
-
-def paper_p_N(h_R: float, R_t: float) -> float:
-    """ssj2014 eq 5, oxhybridjoin2012 eq 4: p_N = ln h_R / ln R_t. Exponent 1, and Euler's constant left out."""
-    return math.log(h_R) / math.log(R_t)
-
-
-def paper_p_S(h_R: float, R_t: float, d: float) -> float:
-    """ssj2014 eq 8, oxhybridjoin2012 eq 7: mean p_S = (ln R_t - ln h_R) / (n (ln R_t + gamma)), n = (R_t - h_R) / d."""
-    return (math.log(R_t) - math.log(h_R)) / ((R_t - h_R) / d * (math.log(R_t) + EULER_GAMMA))
 
 
 @dataclass(frozen=True)
