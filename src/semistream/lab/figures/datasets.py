@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from semistream.lab.figure import Figure, Point, Verdict
-from semistream.lab.figures.family import MEMORY_AXIS, RATE, SSBJ, SSCJ, SSJ, Family
+from semistream.lab.figures.family import MEMORY_AXIS, PER_CYCLE, RATE, SSBJ, SSCJ, SSJ, Family
 from semistream.lab.figures.ticks import MEMORY, percent
 from semistream.lab.laboratory import Lab
 from semistream.lab.sources import Source, TpchSource, WeatherSource
@@ -65,8 +65,7 @@ def _sweep(lab: Lab, *, figure: str, family: Family, source: Callable[[Lab], Sou
         if memory < LEAST_MEMORY:
             continue
         for algorithm in family.algorithms:
-            run = lab.measure(algorithm, joined, memory)
-            yield from lab.rates(figure, algorithm, percent(share), run, **_known(joined, share))
+            yield from lab.contest(figure, algorithm, percent(share), joined, memory, **_known(joined, share))
 
 
 def _known(source: Source, share: float) -> dict[str, Any]:
@@ -129,6 +128,7 @@ def _tpch(figure: str, family: Family, names: str, claim: str, judged: Callable[
             claim,
             partial(_sweep, figure=f"{figure}{kind}", family=family, source=source),
             partial(judged, why=why),
+            counts=PER_CYCLE,
         )
         for kind, (what, source, why) in _ORDERS.items()
     ]
@@ -143,6 +143,7 @@ def _weather(figure: str, family: Family, names: str, claim: str, judged: Callab
         claim,
         partial(_sweep, figure=figure, family=family, source=weather_source),
         partial(judged, why=lambda _: MANY_TO_MANY),
+        counts=PER_CYCLE,
     )
 
 
