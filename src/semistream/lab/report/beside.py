@@ -49,8 +49,8 @@ def draw_beside(axes: Axes, figure: Figure, points: Sequence[Point]) -> None:
         x, y = [x for x, _ in ordered], [y for _, y in ordered]
         axes.plot(x, y, label=_OPTIMUM, color=paper.FAINT, linestyle="dotted")
         reached += best.values()
-    told = [(_place(one, places), one.y) for one in figure.printed if (one.series, one.over) == pair]
-    x, y = [x for x, _ in told], [y for _, y in told]
+    printed = [(_place(one, places), one.y) for one in figure.printed if (one.series, one.over) == pair]
+    x, y = [x for x, _ in printed], [y for _, y in printed]
     axes.plot(x, y, color=paper.INK, linestyle="dashed", marker="*", markersize=11, label=_PAPER)
     if pair[1]:
         axes.axhline(1.0, color=paper.FAINT, linewidth=0.8)
