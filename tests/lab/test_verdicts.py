@@ -127,8 +127,8 @@ def test_a_clock_on_which_a_claim_cannot_fail_does_not_judge() -> None:
     assert verdict.marks["wall"].direction is True
     assert any("papers' clock: not judged" in note for note in verdict.notes)
     assert any("2 cores" in note and "1.10" in note and "1.30 CPU seconds" in note for note in verdict.notes)
-    told = judge_beside(points(curves, overlap=0.2), PC)
-    assert told.marks["papers"].direction is True
+    measured = judge_beside(points(curves, overlap=0.2), PC)
+    assert measured.marks["papers"].direction is True
 
 
 def test_a_lead_that_falls_with_r() -> None:

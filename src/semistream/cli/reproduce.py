@@ -87,7 +87,7 @@ def reproduce(
         rows: list[dict[str, object]] = []
         for one in figures:
             verdict = one.judge(points.get(one.id, []))
-            rows.append({"figure": one.id, **_told(verdict)})
+            rows.append({"figure": one.id, **_as_json(verdict)})
         if as_json:
             seconds = round(time.monotonic() - started, 3)
             typer.echo(json.dumps({"report": str(report), "seconds": seconds, "figures": rows}, indent=2))
@@ -96,7 +96,7 @@ def reproduce(
             typer.echo(f"report: {report}")
 
 
-def _told(verdict: Verdict) -> dict[str, object]:
+def _as_json(verdict: Verdict) -> dict[str, object]:
     """A verdict as JSON values, and its marks as a word per clock: direction, size, trend."""
     sign = {True: "+", False: "-", None: "."}
     marks = {way: [marks.direction, marks.size, marks.trend] for way, marks in verdict.marks.items()}

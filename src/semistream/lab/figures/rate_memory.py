@@ -98,11 +98,11 @@ def _built_in(points: Sequence[Point]) -> dict[Way, str]:
 
     Tuples per load are the same whoever runs beside whom.
     """
-    told: dict[Way, str] = {"counts": "threads change no count, only how long it takes"}
+    reasons: dict[Way, str] = {"counts": "threads change no count, only how long it takes"}
     if all(point.settings.get("overlap") is None for point in points):
         reason = "nobody measured how much of the phases runs side by side"
-        told |= {"papers": reason, "machine": reason}
-    return {way: text for way, text in told.items() if any(point.way == way for point in points)}
+        reasons |= {"papers": reason, "machine": reason}
+    return {way: text for way, text in reasons.items() if any(point.way == way for point in points)}
 
 
 def beside_notes(points: Sequence[Point]) -> list[str]:

@@ -23,7 +23,7 @@ from semistream.lab.report.marks import COLUMNS, dependence, marks_html, tally_h
 from semistream.lab.report.numbers import short
 from semistream.lab.report.plots import axis_label, caption, inline_panels, needs_legend, save_plots
 from semistream.lab.report.results import Results, read_results
-from semistream.lab.report.story import Told, story
+from semistream.lab.report.story import Judged, story
 from semistream.lab.verdicts import AHEAD, CLOCKS, FACTOR_REACHED, TREND
 
 REPORT = "report.html"
@@ -139,7 +139,7 @@ def _story(chapters: Sequence[Chapter]) -> str:
     shown = "".join(
         f"<figure>{picture.svg}<figcaption>{number}. {escape(picture.title)}{_see(anchors.get(picture.figure))}"
         "</figcaption></figure>"
-        for number, picture in enumerate(story([Told(c.figure, c.points, c.verdict) for c in chapters]), 1)
+        for number, picture in enumerate(story([Judged(c.figure, c.points, c.verdict) for c in chapters]), 1)
     )
     return f'<h2>The story</h2>\n<div class="story">{shown}</div>' if shown else ""
 
@@ -215,17 +215,17 @@ def _chapter(chapter: Chapter) -> str:
 
 def _how(points: Sequence[Point]) -> str:
     """In which state the points were taken: tuned or not, at rest or not, with how many CPUs."""
-    told = []
+    states = []
     tuning = list(dict.fromkeys(str(p.settings["tuning"]) for p in points if p.settings.get("tuning")))
     if tuning:
-        told.append(f"contestants: {', '.join(tuning)}")
+        states.append(f"contestants: {', '.join(tuning)}")
     rest = [bool(p.settings["steady"]) for p in points if p.settings.get("steady") is not None]
     if rest:
-        told.append(f"{sum(rest)} of {len(rest)} points at rest{'' if all(rest) else ', the others have a ring'}")
+        states.append(f"{sum(rest)} of {len(rest)} points at rest{'' if all(rest) else ', the others have a ring'}")
     cpus = sorted({str(p.settings["cpus"]) for p in points if p.settings.get("cpus") is not None})
     if cpus:
-        told.append(f"{' and '.join(cpus)} CPUs")
-    return "; ".join(told)
+        states.append(f"{' and '.join(cpus)} CPUs")
+    return "; ".join(states)
 
 
 def _clocks(measured: str) -> list[str]:

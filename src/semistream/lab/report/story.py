@@ -22,7 +22,7 @@ _SHOWN: tuple[Way, ...] = ("counts", "wall", "papers")
 
 
 @dataclass(frozen=True)
-class Told:
+class Judged:
     """A figure with its points and the verdict on it, as the story needs them."""
 
     figure: Figure
@@ -62,17 +62,17 @@ _PANELS: Mapping[str, tuple[Way, str]] = {
 _Drawing = tuple[str, str, Callable[[Axes], None]]
 
 
-def story(told: Sequence[Told]) -> list[Picture]:
+def story(judged: Sequence[Judged]) -> list[Picture]:
     """Up to ten pictures, of what there is: the claimed factors, then figure by figure, then what tuning gives."""
-    by_name = {one.figure.id: one for one in told}
+    by_name = {one.figure.id: one for one in judged}
     made: list[_Drawing] = []
-    sized = [one for one in told if any(marks.sizes for marks in one.verdict.marks.values())]
+    sized = [one for one in judged if any(marks.sizes for marks in one.verdict.marks.values())]
     if sized:
         made.append(
             ("How much of each claimed factor is there, by three clocks", "", lambda axes: _factors(axes, sized))
         )
     made += _all_beside(by_name, _BESIDE)
-    gains = _gains(told)
+    gains = _gains(judged)
     if gains:
         made.append(("What tuning gives each algorithm over its defaults", "", lambda axes: _gain_bars(axes, gains)))
     for name, (way, title) in _PANELS.items():
@@ -84,7 +84,7 @@ def story(told: Sequence[Told]) -> list[Picture]:
         return [_picture(number, *each) for number, each in enumerate(made[:_MOST])]
 
 
-def _all_beside(by_name: Mapping[str, Told], titles: Mapping[str, str]) -> list[_Drawing]:
+def _all_beside(by_name: Mapping[str, Judged], titles: Mapping[str, str]) -> list[_Drawing]:
     found = ((title, by_name[name]) for name, title in titles.items() if name in by_name)
     return [(title, one.figure.id, _beside(one)) for title, one in found if has_numbers(one.figure, one.points)]
 
@@ -95,11 +95,11 @@ def _picture(number: int, title: str, figure: str, draw: Callable[[Axes], None])
     return Picture(title, figure, paper.inline_svg(drawn, f"story-{number}", title))
 
 
-def _beside(one: Told) -> Callable[[Axes], None]:
+def _beside(one: Judged) -> Callable[[Axes], None]:
     return lambda axes: draw_beside(axes, one.figure, one.points)
 
 
-def _panel(one: Told, way: Way) -> Callable[[Axes], None]:
+def _panel(one: Judged, way: Way) -> Callable[[Axes], None]:
     panels = by_way(one.points)
     shown = panels.get(way) or next(iter(panels.values()))
     styles = looks(p.series for p in one.points)
@@ -112,7 +112,7 @@ def _panel(one: Told, way: Way) -> Callable[[Axes], None]:
     return draw
 
 
-def _factors(axes: Axes, sized: Sequence[Told]) -> None:
+def _factors(axes: Axes, sized: Sequence[Judged]) -> None:
     """A line per claimed factor, a marker per clock; 1 is the claim."""
     styles = looks(CLOCKS[way] for way in CLOCKS)
     names = [one.figure.id for one in sized][::-1]
@@ -136,10 +136,10 @@ def _factors(axes: Axes, sized: Sequence[Told]) -> None:
     axes.legend(fontsize=7, loc="upper left")
 
 
-def _gains(told: Sequence[Told]) -> dict[str, dict[Way, float]]:
+def _gains(judged: Sequence[Judged]) -> dict[str, dict[Way, float]]:
     """By algorithm and clock, the middle one of all rates tuned over those with defaults."""
     found: dict[str, dict[Way, list[float]]] = {}
-    for one in told:
+    for one in judged:
         known = {(p.way, p.series, p.x): p.y for p in one.points if p.y > 0}
         for (way, series, x), y in known.items():
             usual = known.get((way, f"{series}{DEFAULTS}", x))
