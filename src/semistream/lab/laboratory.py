@@ -22,6 +22,7 @@ from semistream.cost.clock import pricing_of
 from semistream.cost.profile import OVERLAP, CostProfile
 from semistream.cost.situation import Situation
 from semistream.cost.tune import tune
+from semistream.engine.join import SemiStreamJoin
 from semistream.errors import BudgetError, ConfigError, StoreError
 from semistream.lab.calibrate.calibrate import calibrate
 from semistream.lab.figure import Point, Way
@@ -215,6 +216,18 @@ class Lab:
 
     # ---------------------------------------------------------------------------------------------- runs
 
+    def open(self, algorithm: str, source: Source, memory: int, **options: Any) -> SemiStreamJoin:
+        """A join of a source's R and S, as this lab reads."""
+        return open_named(
+            algorithm,
+            master=self.master(source),
+            on=source.on,
+            memory=memory,
+            stream_schema=source.stream_schema(self.data),
+            reads=self.reads,
+            **options,
+        )
+
     def measure(
         self,
         algorithm: str,
@@ -242,16 +255,7 @@ class Lab:
         def make(**schedule: Any) -> Mapping[str, Any]:
             self.say(f"{name}, R = {source.rows:,}, M = {memory:,}")
             try:
-                with open_named(
-                    name,
-                    master=self.master(source),
-                    on=source.on,
-                    memory=memory,
-                    stream_schema=source.stream_schema(self.data),
-                    reads=self.reads,
-                    **settings["options"],
-                    **schedule,
-                ) as join:
+                with self.open(name, source, memory, **settings["options"], **schedule) as join:
                     return run_steady(join, source.stream(batch, self.data), batch, turns)
             except BudgetError as error:
                 return {"refused": str(error)}

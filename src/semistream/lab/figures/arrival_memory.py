@@ -16,11 +16,10 @@ from semistream.lab.figures.family import SSBJ
 from semistream.lab.laboratory import WAYS, Lab
 from semistream.lab.measure.arriving import Arriving, Even, at_rest
 from semistream.lab.measure.delays import clock_of
-from semistream.lab.measure.opening import open_named
 from semistream.lab.measure.runs import Estimate
 from semistream.lab.sources import Synthetic
 from semistream.lab.verdicts import Check, Curves, factor, judge
-from semistream.lab.workloads.relation import STREAM_SCHEMA, SyntheticStream
+from semistream.lab.workloads.relation import SyntheticStream
 
 AT_REST, OVER_TIME = "ssbj-arrival-memory", "ssbj-arrival-steps"
 #: R of 20 million tuples and the largest memory of figure 4a: MESHJOIN's best rate there is what rates are shares of
@@ -71,14 +70,7 @@ def _measured(lab: Lab, algorithm: str, source: Synthetic, memory: int, rates: M
         found: dict[str, Any] = {}
         for way in WAYS:
             lab.say(f"{algorithm}, arrival rates, R = {source.rows:,}, {way}")
-            with open_named(
-                algorithm,
-                master=lab.master(source),
-                on=source.on,
-                memory=memory,
-                stream_schema=STREAM_SCHEMA,
-                reads=lab.reads,
-            ) as join:
+            with lab.open(algorithm, source, memory) as join:
                 found[way] = _steps(join, source, way, rates[way], lab, _CYCLES[algorithm])
         return found
 

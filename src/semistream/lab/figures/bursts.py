@@ -19,12 +19,11 @@ from semistream.lab.figures.ticks import Ticks, percent
 from semistream.lab.laboratory import WAYS, Lab
 from semistream.lab.measure.arriving import Arriving, Floats, bursty, even
 from semistream.lab.measure.delays import clock_of, distribution
-from semistream.lab.measure.opening import open_named
 from semistream.lab.measure.runs import Estimate
 from semistream.lab.measure.steady import batch_rows, push, warm
 from semistream.lab.sources import Synthetic
 from semistream.lab.verdicts import Check, Curves, judge
-from semistream.lab.workloads.relation import STREAM_SCHEMA, SyntheticStream
+from semistream.lab.workloads.relation import SyntheticStream
 from semistream.lab.workloads.workload import Reading
 
 FIGURE = "oxhybridjoin-bursty"
@@ -72,14 +71,7 @@ def _measured(
         lab.say(f"{algorithm}, bursts, R = {source.rows:,}, M = {memory:,}")
         batch, stream = batch_rows(memory), SyntheticStream(source.rows, source.skew, source.seed)
         found: dict[str, Any] = {}
-        with open_named(
-            algorithm,
-            master=lab.master(source),
-            on=source.on,
-            memory=memory,
-            stream_schema=STREAM_SCHEMA,
-            reads=lab.reads,
-        ) as join:
+        with lab.open(algorithm, source, memory) as join:
             reading = Reading(stream)
             ahead = reading.batches(batch)
             warm(join, lambda: push(join, next(ahead)))

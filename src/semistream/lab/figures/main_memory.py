@@ -18,7 +18,6 @@ from semistream.lab.figures.family import MEMORY_AXIS, RATE, SSBJ, optimum_ratio
 from semistream.lab.figures.ticks import Ticks, percent
 from semistream.lab.laboratory import Lab
 from semistream.lab.measure.cycles import run_cycles
-from semistream.lab.measure.opening import open_named
 from semistream.lab.measure.runs import Estimate
 from semistream.lab.measure.steady import Run, batch_rows
 from semistream.lab.sources import Synthetic
@@ -64,14 +63,7 @@ def _measured(lab: Lab, algorithm: str, source: Synthetic, memory: int) -> Run |
     def make() -> dict[str, Any]:
         lab.say(f"{algorithm}, R = {source.rows:,}, M = {memory:,}, whole R-cycles")
         try:
-            with open_named(
-                algorithm,
-                master=lab.master(source),
-                on=source.on,
-                memory=memory,
-                stream_schema=source.stream_schema(lab.data),
-                reads=lab.reads,
-            ) as join:
+            with lab.open(algorithm, source, memory) as join:
                 stream = source.stream(batch, lab.data)
                 return run_cycles(join, stream, batch, settings["cycles"], settings["most_tuples"])
         except BudgetError as error:

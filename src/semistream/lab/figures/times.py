@@ -13,12 +13,11 @@ from semistream.lab.figures.family import SIZE_AXIS, SSCJ, SSJ, Family
 from semistream.lab.figures.ticks import Ticks
 from semistream.lab.laboratory import WAYS, Lab
 from semistream.lab.measure.delays import run_delays
-from semistream.lab.measure.opening import open_named
 from semistream.lab.measure.runs import Estimate
 from semistream.lab.measure.steady import batch_rows
 from semistream.lab.sources import Synthetic
 from semistream.lab.verdicts import AHEAD, Check, Curves, judge, rises
-from semistream.lab.workloads.relation import STREAM_SCHEMA, SyntheticStream
+from semistream.lab.workloads.relation import SyntheticStream
 
 #: Sizes of R in proportion, the largest being two fifths of this scale's; memory is a tenth of that.
 _LARGEST = 0.4
@@ -47,14 +46,7 @@ def measured(lab: Lab, algorithm: str, source: Synthetic, memory: int) -> Mappin
 
     def make() -> Mapping[str, Any]:
         lab.say(f"{algorithm}, times, R = {source.rows:,}, M = {memory:,}")
-        with open_named(
-            algorithm,
-            master=lab.master(source),
-            on=source.on,
-            memory=memory,
-            stream_schema=STREAM_SCHEMA,
-            reads=lab.reads,
-        ) as join:
+        with lab.open(algorithm, source, memory) as join:
             stream = SyntheticStream(source.rows, source.skew, source.seed)
             return run_delays(join, stream, batch, lab.profiles, WAYS, rates)
 
