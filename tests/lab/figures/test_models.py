@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -233,6 +234,7 @@ def test_tuples_per_turn_are_counts(lab: Lab) -> None:
         assert off[len(off) // 2] < 0.15, name
 
 
+@pytest.mark.thorough
 def test_the_operator_is_run_where_the_equations_have_their_optimum(lab: Lab) -> None:
     found = list(FIGURES["ssj-5b"].run(lab))
     assert {point.way for point in found} == {"wall"}
@@ -241,8 +243,9 @@ def test_the_operator_is_run_where_the_equations_have_their_optimum(lab: Lab) ->
     for calculated, at in ((PAPER, AT_PAPERS), (OURS, AT_OURS)):
         (reached,) = by_series[at]
         best = max(by_series[calculated], key=lambda point: point.y)
-        # Finer than the measured slice: within a step of where the curve is highest there.
-        others = sorted(point.x for point in by_series[calculated])
+        # Finer than the measured slice: within a step of where the curve is highest there. An end of it may be a tuple
+        # beyond the end of the slice.
+        others = [0.0, *sorted(point.x for point in by_series[calculated]), math.inf]
         place = others.index(best.x)
-        assert others[max(place - 1, 0)] <= reached.x <= others[min(place + 1, len(others) - 1)]
+        assert others[place - 1] <= reached.x <= others[place + 1]
     assert "slower" in FIGURES["ssj-5b"].judge(found).measured
