@@ -7,12 +7,15 @@ warmed up. An as-of join is held against
 - the plain join with an R of as many rows as that with the versions, and so with more keys ("as large");
 - the plain join with the same R ("all versions"), which gives every version of a key, so several rows per tuple.
 
-The cache keeps a key with all of its rows. So each join has the same share of its R as its budget (`--share`, a tenth):
-what is compared is the work per tuple, and not that a history is larger than what is true today.
+Each join has the same share of its R as its budget (`--share`, a tenth): what is compared is the work per tuple, and
+not that a history is larger than what is true today. With `--same-bytes` all have the budget of the R with one row per
+key. What can be cached depends on which times the stream asks for then: any of the history, unless `--today` says
+which part of the tuples asks for what is valid today.
 
     python benchmarks/as_of.py                       R of 2 M keys with 5 versions each, 120 bytes per row
     python benchmarks/as_of.py --keys 2e5 --versions 10 --operators sweepjoin,inlj --how left
     python benchmarks/as_of.py --reads direct --share 0.02
+    python benchmarks/as_of.py --same-bytes --today 0.9
 
 The bar is for SWEEPJOIN against the first two. ORDEREDJOIN answers from its cache only, and brings all versions of a
 key there for one that is wanted.
@@ -59,6 +62,8 @@ class Setting:
     versions: int
     exponent: float
     share: float
+    same_bytes: bool
+    today: float
     reads: str
     how: str
     batch: int
@@ -92,7 +97,8 @@ class Joined(Performance):
     def __init__(self, name: str, operator: str, store: Path, keys: int, setting: Setting, **asked: Any) -> None:
         self.name, self._keys, self._setting = name, keys, setting
         with closing(open_master(store)) as master:
-            memory = int(setting.share * master.n_rows * MASTER_ROW_BYTES)
+            rows = setting.keys if setting.same_bytes else master.n_rows
+            memory = int(setting.share * rows * MASTER_ROW_BYTES)
         opened = open_join(operator, master=store, on="k", how=setting.how, memory=memory, reads=setting.reads, **asked)
         assert isinstance(opened, SemiStreamJoin)
         self.operator = opened
@@ -103,7 +109,10 @@ class Joined(Performance):
         rng = np.random.default_rng(SEED)
         while True:
             keys = zipf_keys(self._keys, self._setting.exponent, SEED, start, size)
-            times = pa.array(rng.integers(0, self._setting.versions * LIFE, size)).cast(TIME)
+            now = self._setting.versions * LIFE
+            times = pa.array(np.where(rng.random(size) < self._setting.today, now, rng.integers(0, now, size))).cast(
+                TIME
+            )
             numbers = pa.array(np.arange(start, start + size))
             yield pa.RecordBatch.from_arrays([pa.array(keys), numbers, times], names=["k", "seq", "event_time"])
             start += size
@@ -170,6 +179,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--exponent", type=float, default=1.0, help="of Zipf's law, by which keys come (1)")
     parser.add_argument("--operators", default="sweepjoin,orderedjoin", help="names with commas between them")
     parser.add_argument("--share", type=float, default=0.1, help="of each R that its join has as budget (0.1)")
+    parser.add_argument("--same-bytes", action="store_true", help="the budget of the R with one row per key for all")
+    parser.add_argument("--today", type=float, default=0.0, help="part of the tuples that ask for what is valid today")
     parser.add_argument("--reads", default="mapped", choices=("mapped", "direct"))
     parser.add_argument("--how", default="inner", choices=HOWS)
     parser.add_argument("--batch", type=int, default=100_000, help="tuples per batch (100000)")
@@ -187,6 +198,8 @@ def main() -> int:
         versions=given.versions,
         exponent=given.exponent,
         share=given.share,
+        same_bytes=given.same_bytes,
+        today=given.today,
         reads=given.reads,
         how=given.how,
         batch=given.batch,

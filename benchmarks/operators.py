@@ -47,7 +47,7 @@ from semistream.lab.contest.contestants import DuckDbMemory, DuckDbParquet, Pola
 from semistream.lab.contest.player import Operator, Player
 from semistream.lab.forms import path_of
 from semistream.lab.measure.bars import Line, table_of
-from semistream.lab.measure.scan import ScanLimit
+from semistream.lab.measure.scan import CheckedScan, ScanLimit
 from semistream.lab.measure.steady import warm
 from semistream.lab.measure.turns import ratios, take_turns
 from semistream.lab.sources import Synthetic
@@ -322,17 +322,19 @@ def part_batches(settings: Settings) -> Iterator[Line]:
     cached = opened("sweepjoin", "sweepjoin, mapped", "mapped") if sweep and asked.reads == "direct" else None
     master = operators[0].join.master
     scan = ScanLimit([master.folder / shard["pages_file"] for shard in master.manifest.shards], asked.sizes[0])
+    checked = CheckedScan(master, asked.sizes[0]) if asked.reads == "direct" else None
+    scans = [scan, *([checked] if checked else [])]
     everybody = [*operators, *([cached] if cached else [])]
     for size in asked.sizes:
         ways = f"{asked.reads}{', drained' if asked.drain else ''}"
         console.print(f"R = {asked.rows:,}, {asked.memory / 1e6:,.0f} MB, batches of {size:,}, {ways}")
-        for player in (*everybody, scan):
+        for player in (*everybody, *scans):
             player.change_batches(size)
         for operator in everybody:
             warm_up(operator, asked.warm_seconds)
         before = {each.name: (copy.copy(each.join.stats), len(each.bytes_read)) for each in everybody}
         # The default has its turns right beside the scan's: the speed of a shared disk changes within minutes.
-        compete([*(each for each in everybody if each is not sweep), *([sweep] if sweep else []), scan], settings)
+        compete([*(each for each in everybody if each is not sweep), *([sweep] if sweep else []), *scans], settings)
         speed = f"{scan.bytes_per_second / 1e9:.2f} GB/s"
         console.print(f"  scan limit: one pass over R's {scan.n_bytes / 1e9:.2f} GB per batch, at {speed}")
         details = {each.name: per_batch(each, *before[each.name], scan) for each in everybody}
@@ -344,6 +346,8 @@ def part_batches(settings: Settings) -> Iterator[Line]:
             yield line
         if sweep is not None:
             yield from against_bars(sweep, operators, cached, scan, details[sweep.name], size, asked)
+        if sweep is not None and checked is not None:
+            yield ratio(BATCHES, sweep, checked, None, f"batches of {size:,}, a scan that checks its pages")
     for operator in everybody:
         operator.close()
 

@@ -8,7 +8,8 @@ whole, with all its planning, trials and changes.
 
 A stream that ends: everyone joins all of it from the beginning, with nothing in its cache, and the time counts, from
 opening to the last row. A stream that takes the pick longer than some seconds is cut to what it joins in that time,
-at least three batches, and the plan is made for that many tuples. Whoever takes longer than the best so far is stopped
+and the plan is made for that many tuples: at least three batches, or what it joins in three times that time, where a
+batch may be cut as well. Whoever takes longer than the best so far is stopped
 at once, and so is who could reach its time only by joining the rest half as fast again as the best did (a tenth, if it
 promised less than half of the pick's rate); "auto" is stopped at 2.5 times the best, and counts as that. The closest
 ones, the pick and "auto" then run again in turns, as often as each other, and the shortest time of each counts: the
@@ -77,11 +78,14 @@ CATCHES_UP, SLOW_PROMISE, SLOW_CATCHES_UP = 1.5, 0.5, 1.1
 GLANCE_S = 0.02
 #: who is so close to the best runs again, so many at most: for so many seconds, so often at most
 CLOSE, MOST_CLOSE, AGAIN_S, MOST_AGAIN = 1.15, 3, 6.0, 4
-#: a stream is cut to what the pick joins in so many seconds, and to so many batches at least
-MOST_WHOLE_S, LEAST_BATCHES = 4.0, 3
+#: a stream is cut to what the pick joins in so many seconds, and to so many batches at least, if these take no longer
+#: than so many seconds
+MOST_WHOLE_S, LEAST_BATCHES, MOST_BATCHES_S = 4.0, 3, 12.0
 #: seconds: a first impression, before and while it is taken; most of a warm-up; a turn
 FIRST_S, FIRST_WARM_S, MOST_WARM_S, TURN_S = 0.3, 0.3, 5.0, 0.4
 TURNS, FINALISTS = 10, 4
+#: a turn has a whole batch at least: where batches take long there are fewer turns, of about so many seconds in all
+LEAST_TURNS, MOST_TURNS_S = 4, 40.0
 #: how long "auto" may take to settle
 MOST_TRIAL_S = 45.0
 #: who has less than this part of the fastest rate so far needs no further measurement
@@ -135,9 +139,11 @@ def workable(case: Case, master: Master, plan: JoinPlan) -> JoinPlan:
     return plan
 
 
-def _spend(outputs: Iterator[pa.RecordBatch]) -> None:
-    for _ in outputs:
-        pass
+def outputs(join: AutoJoin | SemiStreamJoin, batch: pa.RecordBatch, *, drains: bool) -> Iterator[pa.RecordBatch]:
+    """Those of a batch, which may be finished by itself."""
+    yield from join.push(batch)
+    if drains:
+        yield from join.drain()
 
 
 # --------------------------------------------------------------------------------------- a stream that ends
@@ -199,7 +205,8 @@ class Race:
         """When how many tuples had been taken; nothing where that was stopped."""
         way: list[tuple[float, int]] = []
         for batch in (*self._stream, None):
-            for _ in self._outputs(join, batch):
+            drains = self._case.micro_batches
+            for _ in join.drain() if batch is None else outputs(join, batch, drains=drains):
                 now = time.perf_counter() - started
                 if now > limit:
                     return None
@@ -209,13 +216,6 @@ class Race:
                         return None
         way.append((time.perf_counter() - started, join.stats.tuples_in))
         return way if way[-1][0] <= limit else None
-
-    def _outputs(self, join: AutoJoin | SemiStreamJoin, batch: pa.RecordBatch | None) -> Iterator[pa.RecordBatch]:
-        """Those of a batch, and after the last one of what still waits."""
-        if batch is not None:
-            yield from join.push(batch)
-        if batch is None or self._case.micro_batches:
-            yield from join.drain()
 
     def _is_beaten(self, seconds: float, tuples: int, limit: float, catches_up: float) -> bool:
         """Whether what is left of `limit` is too little, by what the fastest took for the rest of the stream."""
@@ -270,19 +270,25 @@ def _turns(race: Race, pick: str) -> list[str]:
 
 def cut(case: Case, master: Master, data: Data, profile: CostProfile, plan: JoinPlan) -> tuple[Case, JoinPlan]:
     """The setting with a stream that the plan's pick joins in some seconds, and the plan for it."""
-    began, done = time.perf_counter(), 0
     with opened(case, master, plan.choice.algorithm, dict(plan.choice.options)) as join:
-        for number, batch in enumerate(data.stream(case), 1):
-            _spend(join.push(batch))
-            if case.micro_batches:
-                _spend(join.drain())
-            done += batch.num_rows
-            if number >= LEAST_BATCHES and time.perf_counter() - began > MOST_WHOLE_S:
-                break
-        else:
-            return case, plan
-    case = replace(case, horizon=done)
+        done = _joined_in_time(case, join, data.stream(case))
+    if done is None:
+        return case, plan
+    case = replace(case, horizon=done, batch=min(case.batch, done))
     return case, workable(case, master, planned(case, master, data.stream(case)[0], profile))
+
+
+def _joined_in_time(case: Case, join: SemiStreamJoin, stream: list[pa.RecordBatch]) -> int | None:
+    """How many tuples are joined in the time that a stream may take; None where that is all of it."""
+    began, done = time.perf_counter(), 0
+    for number, batch in enumerate(stream, 1):
+        for _ in outputs(join, batch, drains=case.micro_batches):
+            if time.perf_counter() - began > MOST_BATCHES_S:
+                return max(join.stats.finished, done, 1)
+        done += batch.num_rows
+        if number >= LEAST_BATCHES and time.perf_counter() - began > MOST_WHOLE_S:
+            return done
+    return None
 
 
 def _label(candidate: Candidate, mark: str) -> str:
@@ -298,9 +304,8 @@ def settled(case: Case, master: Master, stream: list[pa.RecordBatch], profile: C
     with opened_auto(case, master, profile) as join:
         until = time.perf_counter() + MOST_TRIAL_S
         for batch in itertools.cycle(stream):
-            _spend(join.push(batch))
-            if case.micro_batches:
-                _spend(join.drain())
+            for _ in outputs(join, batch, drains=case.micro_batches):
+                pass
             if not join.on_trial or time.perf_counter() > until:
                 break
         explanation = join.explain()
@@ -316,9 +321,13 @@ class Runner(Performance):
         super().__init__(self._joined, itertools.cycle(stream))
 
     def _joined(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        yield from self.join.push(batch)
-        if self._drains:
-            yield from self.join.drain()
+        return outputs(self.join, batch, drains=self._drains)
+
+
+def turns_for(runners: list[Runner]) -> int:
+    """How many turns everyone has; an even number, for half of them say who is the fastest."""
+    round_s = sum(runner.turn(TURN_S)[1] for runner in runners)
+    return min(max(2 * round(MOST_TURNS_S / round_s / 2), LEAST_TURNS), TURNS)
 
 
 def measure_at_rest(case: Case, master: Master, data: Data, profile: CostProfile, plan: JoinPlan) -> dict[str, Any]:
@@ -351,7 +360,7 @@ def measure_at_rest(case: Case, master: Master, data: Data, profile: CostProfile
     runners = {name: Runner(contestants[name][0], master, case, stream, contestants[name][1]) for name in finalists}
     for runner in runners.values():
         warm(runner.join, runner.batch, MOST_WARM_S)
-    take_turns(list(runners.values()), TURNS, TURN_S)
+    take_turns(list(runners.values()), turns_for(list(runners.values())), TURN_S)
     rates = {name: runner.rates for name, runner in runners.items()}
     for runner in runners.values():
         runner.join.close()

@@ -1,4 +1,4 @@
-"""Draw the picture of the README from `results/spark`: rows per second of `enrich` and of Spark's own join.
+"""Draw the picture of the README from `results/spark/tuned`: rows per second of `enrich` and of Spark's own join.
 
 python docs/tools/picture.py [OUT.svg]
 """
@@ -20,17 +20,15 @@ BATCH_ROWS = 500_000
 #: name in the results: label, colour, style
 SERIES = {
     "transport": ("rows through Python and back, no join", "#999999", ":"),
-    "sweepjoin left": ("enrich, left", "#1b6ca8", "-"),
-    "sweepjoin inner": ("enrich, inner", "#1b6ca8", "--"),
-    "native inner": ("Spark's own join, inner", "#c1440e", "--"),
-    "native left": ("Spark's own join, left", "#c1440e", "-"),
+    "sweepjoin inner": ("enrich", "#1b6ca8", "-"),
+    "native inner": ("Spark's own join, tuned", "#c1440e", "-"),
 }
 
 
 def measured() -> dict[int, dict[str, float]]:
     """Rows per second of every series, by the rows of R."""
     found: dict[int, dict[str, float]] = {}
-    for file in sorted((ROOT / "results" / "spark").glob("*.json")):
+    for file in sorted((ROOT / "results" / "spark" / "tuned").glob("*.json")):
         for result in json.loads(file.read_text())["results"]:
             if result["batch"] == BATCH_ROWS:
                 found[result["rows"]] = result["rates"]

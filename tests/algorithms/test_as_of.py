@@ -9,6 +9,7 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -16,10 +17,11 @@ from hypothesis import strategies as st
 from tests.algorithms.conftest import forms_of
 from tests.strategies import HOWS, examples
 
-from semistream import build_pages, open_join
+from semistream import SemiStreamJoin, build_pages, open_join
 from semistream.algorithms.registry import ALGORITHMS
 from semistream.errors import ConfigError, SchemaError
 from semistream.master.memory import MemoryMaster
+from semistream.parts.generation import Generations
 from semistream.spec import JoinSpec
 from semistream.testing import assert_same_rows, colliding_codes, reference_join, run_join, smallest_budget, split
 
@@ -331,3 +333,106 @@ def test_an_ordered_cache_keeps_keys_with_several_rows(tmp_path: Path) -> None:
             for _ in join.push(batch):
                 pass
         assert join.stats.hit_rate > 0.3
+
+
+def one_by_one(join: SemiStreamJoin, asked: list[tuple[int, int]]) -> tuple[list[list[str | None]], list[bool]]:
+    """Push a tuple of this key and time after the other: the names that each meets, and whether the cache answered."""
+    names, answered = [], []
+    for key, time in asked:
+        batch = pa.record_batch({"k": pa.array([key]), "event_time": whole([time], US)})
+        hits = join.stats.cache_hits
+        met = pa.Table.from_batches(list(join.push(batch)), join.output_schema)
+        names.append(sorted(met["name"].to_pylist(), key=str))
+        answered.append(join.stats.cache_hits > hits)
+    return names, answered
+
+
+def lasting(*rows: tuple[int, str, int | None, int | None]) -> pa.Table:
+    """Rows of R, behind others that fill more than the memory of a small join."""
+    others = history(4000, 5)
+    mine = pa.table(
+        {
+            "name": [name for _, name, _, _ in rows],
+            "k": [key for key, _, _, _ in rows],
+            "valid_from": whole([start for _, _, start, _ in rows], US),
+            "price": [0.5] * len(rows),
+            "valid_to": whole([end for _, _, _, end in rows], US),
+        }
+    )
+    return pa.concat_tables([others, mine])
+
+
+def test_a_cached_version_answers_for_its_own_times_only(tmp_path: Path) -> None:
+    """Others are missed until they were asked for; where no row was valid all rows of the key are cached."""
+    master = lasting((1, "a", None, 10), (1, "b", 10, 20), (1, "c", 30, None))
+    build_pages(master, tmp_path / "r", on="k")
+    asked = [(1, 5), (1, -7), (1, 9), (1, 10), (1, 19), (1, 5), (1, 25), (1, 20), (1, 30), (1, 5), (1, MOST)]
+    with open_join("sweepjoin", master=tmp_path / "r", on="k", how="left", memory="400kB", **AS_OF) as join:
+        names, answered = one_by_one(join, asked)
+    assert names == [["a"], ["a"], ["a"], ["b"], ["b"], ["a"], [None], [None], ["c"], ["a"], ["c"]]
+    assert answered == [False, True, True, False, True, True, False, True, True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("rows", "time", "other", "names"),
+    [
+        ([("a", 0, 10), ("b", 5, 15), ("c", 20, None)], 3, 7, ["a", "b"]),
+        ([("a", 0, None), ("b", MOST, None)], 3, MOST, ["a", "b"]),
+        ([("a", None, None), ("b", None, LEAST + 1)], 3, LEAST, ["a", "b"]),
+        ([("a", 0, 10), ("a", 0, 10), ("b", 10, None)], 3, 4, ["a", "a"]),
+    ],
+    ids=["overlap", "the last time", "the first time", "twice the same"],
+)
+def test_rows_that_overlap_are_cached_together(
+    rows: list[tuple[str, int | None, int | None]], time: int, other: int, names: list[str], tmp_path: Path
+) -> None:
+    build_pages(lasting(*((1, *row) for row in rows)), tmp_path / "r", on="k")
+    with open_join("sweepjoin", master=tmp_path / "r", on="k", how="left", memory="400kB", **AS_OF) as join:
+        met, answered = one_by_one(join, [(1, time), (1, other)])
+    assert met[1] == names
+    assert answered == [False, True]
+
+
+def test_a_cache_of_versions_has_as_many_keys_as_one_of_rows(tmp_path: Path) -> None:
+    """A stream that asks for what is true today needs no more memory for a history than for today's rows."""
+    versions = history(4000, 5)
+    build_pages(versions, tmp_path / "versions", on="k")
+    today = versions.filter(pc.is_null(versions["valid_to"]))
+    build_pages(today, tmp_path / "today", on="k")
+    stream = events(60_000, 4000, 5)
+    stream = stream.set_column(2, "event_time", whole([10_000] * len(stream), US))
+    rates = []
+    for name, asked in (("versions", AS_OF), ("today", {})):
+        select = ["name", "valid_from", "valid_to"]
+        with open_join("sweepjoin", master=tmp_path / name, on="k", select=select, memory="400kB", **asked) as join:
+            run_join(join, split(stream, 5000))
+            rates.append(join.stats.hit_rate)
+    assert rates[0] > 0.95 * rates[1]
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_versions_in_caches_that_joins_share(how: str, tmp_path: Path) -> None:
+    """Keys get one version after the other, with long values, and take them along."""
+    stream = events(24_000, 4000, 5)
+    master = history(4000, 5)
+    build_pages(master, tmp_path / "r", on="k", page_rows=64)
+    opened = {"master": tmp_path / "r", "on": "k", "how": how, "stream_schema": stream.schema, **AS_OF}
+    memory = int(1.5 * smallest_budget("sweepjoin", **opened))
+    joins = [open_join("sweepjoin", memory=memory, **opened) for _ in range(2)]
+    sharing = [Generations(tmp_path / "shared", "v1", 250_000, join.work.row_layout) for join in joins]
+    output = []
+    for turn, batch in enumerate(split(stream, 2000)):
+        join, shared = joins[turn % 2], sharing[turn % 2]
+        if shared.refresh():
+            join.share(shared.current)
+        output += [*join.push(batch)]
+        shared.saw(batch.num_rows)
+        with shared.building() as mine:
+            if mine and turn % 3 == 0:
+                shared.merge(join.loop.cache)
+    expected = reference_join(stream, master, "k", how, **AS_OF)
+    assert_same_rows(pa.Table.from_batches(output, expected.schema), expected)
+    assert sum(shared.failures for shared in sharing) == 0
+    assert min(join.stats.shared_hits for join in joins) > 1000
+    for join in joins:
+        join.close()

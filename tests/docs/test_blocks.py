@@ -78,7 +78,8 @@ def test_data_in_blocks_can_be_read(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_block_is_of_a_kind_that_is_checked(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
-    known = ("", "text", "sh", "python", "toml", "json")
+    # Interpreter sessions ("pycon") are run by tests/lab/test_arguments.py.
+    known = ("", "text", "sh", "python", "toml", "json", "pycon")
     assert text.count("```") == 2 * len(blocks(name, *known))
 
 

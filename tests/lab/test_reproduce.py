@@ -8,17 +8,21 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from tests.lab.labs import tiny_lab
+from tests.lab.labs import TINY, tiny_lab
 from typer.testing import CliRunner
 
 from semistream.cli.app import app
 from semistream.cost.profile import paper_profile
 from semistream.errors import ConfigError
 from semistream.lab.figure import Point
+from semistream.lab.figures.family import OPC, PC
 from semistream.lab.figures.papers import PAPERS
 from semistream.lab.figures.registry import FIGURES, chosen
-from semistream.lab.measure.runs import RunLog
-from semistream.lab.reproduce import SCHEMA, figure_file, read_points, reproduce
+from semistream.lab.laboratory import Lab
+from semistream.lab.measure.runs import NotRemembered, RunLog
+from semistream.lab.papers_clock import papers_clock
+from semistream.lab.reproduce import SCHEMA, figure_file, read_points, read_sweep, reproduce
+from semistream.lab.sources import WeatherSource
 
 #: rates and what is derived from the same runs, a formula beside them, and no join at all
 NAMES = ["ssbj-5f", "sscj-4a", "sscj-6", "ssj-3"]
@@ -100,7 +104,13 @@ def test_points_are_tidy_and_judged(finished: Path) -> None:
         assert all(point.low <= point.y <= point.high and point.n >= 1 for point in found), name
         assert FIGURES[name].judge(found).outcome in ("held", "partly", "not")
     rates = [point for point in points["sscj-4a"] if point.series == "cachejoin"]
-    assert {point.way for point in rates} == {"papers", "machine", "wall"}
+    assert {point.way for point in rates} == {"counts", "papers", "machine", "wall"}
+    assert {point.series for point in points["sscj-4a"]} >= {"cachejoin", "cachejoin, defaults"}
+    assert {point.settings["tuning"] for point in rates if point.way == "papers"} <= {
+        "tuned for the papers profile",
+        "defaults",
+    }
+    assert all(point.settings["cpus"] >= 1 for point in rates)
     # Of so small an R 1 to 5 % are too little for any operator, and left out.
     assert {point.x for point in rates} == {10.0}
     settings = rates[0].settings
@@ -177,6 +187,84 @@ def test_an_out_folder_is_of_one_seed_and_one_profile(finished: Path, data: Path
     result = CliRunner().invoke(app, ["reproduce", "--out", str(finished), "--profile", str(path), "--figure", "ssj-3"])
     assert result.exit_code == 2
     assert "other unit costs" in result.output
+
+
+def test_other_cpus_are_refused(finished: Path, tmp_path: Path, data: Path) -> None:
+    """Wall times of one and of two CPUs must not stand in one figure."""
+    shutil.copytree(finished, tmp_path / "about", ignore=shutil.ignore_patterns("runs.jsonl"))
+    path = tmp_path / "about" / "raw" / "about.json"
+    about = json.loads(path.read_text())
+    about["machine"]["cpus"] += 1
+    path.write_text(json.dumps(about))
+    with tiny_lab(tmp_path / "about", data) as lab, pytest.raises(ConfigError, match=r"CPUs.*another out folder"):
+        reproduce(lab, chosen(["ssj-3"]))
+    line = json.loads((finished / "raw" / "runs.jsonl").read_text().splitlines()[0])
+    line["machine"]["cpus"] += 1
+    log = tmp_path / "runs.jsonl"
+    log.write_text(json.dumps(line) + "\n")
+    with pytest.raises(ConfigError, match=r"CPUs.*another out folder"):
+        RunLog(log)
+
+
+def test_the_papers_clock_is_varied_with_the_same_runs(finished: Path) -> None:
+    swept = read_sweep(finished)
+    usual = [point for point in read_points(finished)["sscj-4a"] if point.way == "papers"]
+    assert {"seek ÷ 4", "seek × 4", "bandwidth × 4", "c_O × 4", "overlap 0"} <= set(swept["sscj-4a"])
+    slow = swept["sscj-4a"]["seek × 4"]
+    assert [(p.series, p.x) for p in slow] == [(p.series, p.x) for p in usual]
+    rates = {point.series: (point.y, other.y) for point, other in zip(usual, slow, strict=True)}
+    # Every load of an index operator seeks; a scan hardly does.
+    assert rates["hybridjoin, defaults"][1] < 0.5 * rates["hybridjoin, defaults"][0]
+    assert rates["meshjoin, defaults"][1] > 0.5 * rates["meshjoin, defaults"][0]
+    # What no clock has a part in is not varied.
+    assert "ssbj-5f" not in swept
+
+
+def test_contestants_are_tuned_for_the_clock(finished: Path, data: Path) -> None:
+    points = {(p.series, p.way): p for p in read_points(finished)["sscj-4a"]}
+    tuned, usual = points["cachejoin", "papers"], points["cachejoin, defaults", "papers"]
+    assert tuned.settings["options"]
+    assert not usual.settings["options"]
+    assert tuned.y > usual.y
+    with tiny_lab(finished, data) as lab:
+        source = PC.source(lab)
+        memory = lab.memory(source, 0.5)
+        for algorithm in OPC.algorithms:
+            options = lab.tuned(algorithm, source, memory, "papers", PC.fixed)
+            run = lab.measure(algorithm, source, memory, options=options, turns=2)
+            assert run is not None
+            # What the paper held fixed is: disk buffers of 850 records.
+            assert run.symbols["d"] == 850
+            assert (run.side_by_side is None) == (algorithm == "cachejoin")
+
+
+def test_streams_without_a_law_are_sampled(tmp_path: Path, data: Path) -> None:
+    source = WeatherSource(20_000)
+    with tiny_lab(tmp_path, data) as lab:
+        keys = lab.keys(source)
+        assert float((keys.count * keys.p).sum()) == pytest.approx(1.0)
+        assert lab.keys(source) is keys
+        # Many reports per longitude: a key has many master tuples.
+        assert keys.m.max() > 2
+        assert lab.tuned("ssj", source, 2_000_000, "papers")
+
+
+def test_a_log_of_remembered_runs_makes_none(tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "runs.jsonl")
+    log.once({"a": 1}, lambda: {"x": 1})
+    known = log.remembered()
+    assert known.once({"a": 1}, lambda: {"x": 2}) == {"x": 1}
+    with pytest.raises(NotRemembered):
+        known.once({"a": 2}, lambda: {"x": 2})
+    assert log.once({"a": 2}, lambda: {"x": 3}) == {"x": 3}
+
+
+def test_stores_are_removed_when_no_figure_needs_them(tmp_path: Path) -> None:
+    with Lab(tmp_path, scale=TINY, profile=papers_clock(), data_limit=10**9) as lab:
+        reproduce(lab, chosen(["ssbj-5f", "sscj-4a"]))
+    left = {path.name for path in (tmp_path / "data").iterdir()}
+    assert "unique-key-30000-seed1" in left
+    assert not any(name.startswith("repeated") for name in left)
 
 
 def test_a_log_finds_what_it_was_given(tmp_path: Path) -> None:

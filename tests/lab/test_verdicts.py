@@ -10,19 +10,20 @@ import pytest
 
 from semistream.lab.figure import Point, Way
 from semistream.lab.figures.cache_share import judge_5f
-from semistream.lab.figures.cost_validation import judge_validation
-from semistream.lab.figures.family import OPC, SSJ, optimum_ratio
+from semistream.lab.figures.family import OPC, PC, SSJ, optimum_ratio
 from semistream.lab.figures.intermediate_buffer import judge_3
 from semistream.lab.figures.memory_needed import judge_4a as judge_memory
 from semistream.lab.figures.memory_needed import memory_for
-from semistream.lab.figures.rate_memory import judge_4a, judge_5a, judge_chain
+from semistream.lab.figures.rate_memory import judge_4a, judge_5a, judge_beside
 from semistream.lab.figures.rate_size import judge_5b
 from semistream.lab.figures.rate_skew import judge_6c
 from semistream.lab.figures.registry import FIGURES
 from semistream.lab.figures.sensitivity import judge_6a
 from semistream.lab.figures.times import judge_times
-from semistream.lab.figures.tuning import judge_slice, judge_surface
+from semistream.lab.figures.tuning import judge_surface
 from semistream.lab.measure.runs import Estimate
+from semistream.lab.verdicts import Curves as Judged
+from semistream.lab.verdicts import rises
 from semistream.lab.workloads.optimum import optimal_tuples_per_cycle
 from semistream.predict.keys import zipf
 
@@ -48,7 +49,7 @@ def test_the_order_alone_is_part_of_a_claim_and_w_star_says_why() -> None:
     curves = {"ssbj": {1.0: 20.0, 10.0: 250.0}, "meshjoin": {1.0: 10.0, 10.0: 100.0}}
     verdict = judge_5a(points(curves, w_star_over_meshjoin=3.0))
     assert verdict.outcome == "partly"
-    assert "ssbj 7 times meshjoin at 1 % (we have 2.0×)" in verdict.why
+    assert "ssbj 7 times meshjoin at 1 % (we have 2.0×, 0.29 of it)" in verdict.why
     assert "3.0 times MESHJOIN" in verdict.why
 
 
@@ -58,12 +59,76 @@ def test_nothing_of_a_claim() -> None:
     assert judge_5a([]).outcome == "not"
 
 
-def test_the_papers_clock_decides_and_the_others_are_told() -> None:
+def test_every_clock_judges_direction_size_and_trend_by_itself() -> None:
     slow = points({"ssbj": {1.0: 9.0, 10.0: 80.0}, "meshjoin": {1.0: 10.0, 10.0: 100.0}})
     fast = points({"ssbj": {1.0: 70.0, 10.0: 820.0}, "meshjoin": {1.0: 10.0, 10.0: 100.0}}, "wall")
-    verdict = judge_5a([*fast, *slow])
-    assert verdict.outcome == "not"
-    assert "wall clock: ssbj / meshjoin 7.0× at 1 %, 8.2× at 10 % (4 of 4 statements)" in verdict.measured
+    counted = points({"ssbj": {1.0: 20.0, 10.0: 240.0}, "meshjoin": {1.0: 10.0, 10.0: 100.0}}, "counts")
+    verdict = judge_5a([*fast, *slow, *counted])
+    assert list(verdict.marks) == ["counts", "wall", "papers"]
+    marks = {way: (found.direction, found.size, found.trend) for way, found in verdict.marks.items()}
+    assert marks == {"counts": (True, False, True), "wall": (True, True, True), "papers": (False, False, False)}
+    assert verdict.marks["counts"].sizes == pytest.approx((2 / 7, 2.4 / 8))
+    # The first of them gives the word, and no word hides how much is missing.
+    assert verdict.outcome == "partly"
+    assert "0.29 to 0.30 of the claimed factor" in verdict.measured
+    assert "direction yes, size yes, trend yes" in verdict.measured
+
+
+def test_a_factor_far_above_the_claimed_one_is_not_that_one() -> None:
+    verdict = judge_5a(points({"ssbj": {1.0: 140.0, 10.0: 1700.0}, "meshjoin": {1.0: 10.0, 10.0: 100.0}}))
+    marks = verdict.marks["papers"]
+    assert (marks.direction, marks.size, marks.trend) == (True, False, True)
+
+
+def test_what_did_not_come_to_rest_is_marked() -> None:
+    curves = {"ssbj": {1.0: 70.0, 10.0: 820.0}, "meshjoin": {1.0: 10.0, 10.0: 100.0}}
+    calm = judge_5a(points(curves, steady=True))
+    assert calm.at_rest
+    assert not calm.notes
+    restless = judge_5a(points(curves, steady=False))
+    assert not restless.at_rest
+    assert restless.marks["papers"].unrested == 4
+    assert "did not come to rest within their limit: papers' clock 4" in restless.notes[0]
+
+
+def _leads(*leads: float, spread: float = 0.0) -> Judged:
+    """Two curves with these ratios, each value known up to `spread` of itself."""
+    found = []
+    for x, lead in enumerate(leads):
+        for series, y in (("a", 10.0 * lead), ("b", 10.0)):
+            found.append(Point("made up", "wall", series, float(x), y, y * (1 - spread), y * (1 + spread), 5))
+    return Judged(found, "wall")
+
+
+@pytest.mark.parametrize(
+    ("leads", "spread", "grows"),
+    [
+        ((1.0, 1.2), 0.0, True),
+        # Less than the tolerance, or back again in between, or no more than the intervals allow.
+        ((1.0, 1.03), 0.0, False),
+        ((1.0, 1.5, 1.2, 1.6), 0.0, False),
+        ((1.0, 1.5, 1.48, 1.6), 0.0, True),
+        ((1.0, 1.2), 0.2, False),
+        ((1.0,), 0.0, False),
+    ],
+)
+def test_a_trend_has_tolerances(leads: tuple[float, ...], spread: float, grows: bool) -> None:
+    check = rises(_leads(*leads, spread=spread), "a", "b")
+    assert check.holds is grows
+    assert check.part == "trend"
+    falling = rises(_leads(*leads[::-1], spread=spread), "a", "b", falling=True)
+    assert falling.holds is grows
+
+
+def test_a_clock_on_which_a_claim_cannot_fail_does_not_judge() -> None:
+    curves = {"pcachejoin": {1.0: 20.0}, "cachejoin": {1.0: 10.0}}
+    verdict = judge_beside([*points(curves), *points(curves, "wall", side_by_side=1.1, cpu_share=1.3, cpus=2)], PC)
+    assert verdict.marks["papers"].direction is None
+    assert verdict.marks["wall"].direction is True
+    assert any("papers' clock: not judged" in note for note in verdict.notes)
+    assert any("2 cores" in note and "1.10" in note and "1.30 CPU seconds" in note for note in verdict.notes)
+    measured = judge_beside(points(curves, overlap=0.2), PC)
+    assert measured.marks["papers"].direction is True
 
 
 def test_a_lead_that_falls_with_r() -> None:
@@ -87,10 +152,10 @@ def test_ahead_of_all_others() -> None:
     assert judge_4a(points({"cachejoin": {1.0: 5.0, 10.0: 5.0}, **others})).outcome == "not"
 
 
-def test_a_chain_of_three() -> None:
+def test_the_first_of_three() -> None:
     curves = {"opcachejoin": {1.0: 30.0}, "pcachejoin": {1.0: 20.0}, "cachejoin": {1.0: 10.0}}
-    assert judge_chain(points(curves), OPC).outcome == "held"
-    assert judge_chain(points({**curves, "opcachejoin": {1.0: 15.0}}), OPC).outcome == "partly"
+    assert judge_beside(points(curves, "wall"), OPC).outcome == "held"
+    assert judge_beside(points({**curves, "opcachejoin": {1.0: 15.0}}, "wall"), OPC).outcome == "partly"
 
 
 def test_shares_of_the_stream() -> None:
@@ -104,23 +169,6 @@ def test_the_best_of_a_curve() -> None:
     assert judge_6a(points({"ssbj": {0.5: 80.0, 1.0: 100.0, 2.0: 120.0}})).outcome == "not"
     assert judge_3(points({"pcachejoin": {1.0: 90.0, 2.0: 100.0, 8.0: 80.0}})).outcome == "held"
     assert judge_3(points({"pcachejoin": {1.0: 90.0, 2.0: 100.0, 8.0: 120.0}})).outcome == "not"
-
-
-def test_calculated_beside_measured() -> None:
-    near = {"ssj measured": {1.0: 100.0, 2.0: 50.0}, "ssj calculated": {1.0: 104.0, 2.0: 51.0}}
-    assert judge_validation(points(near)).outcome == "held"
-    far = {**near, "ssj calculated": {1.0: 150.0, 2.0: 90.0}}
-    assert judge_validation(points(far)).outcome == "not"
-    assert "median deviation 80.0%" in judge_validation(points(far)).measured
-
-
-def test_a_tuned_size_and_what_it_loses() -> None:
-    curves = {"measured": {1.0: 90.0, 2.0: 100.0, 4.0: 80.0}, "calculated": {1.0: 92.0, 2.0: 101.0, 4.0: 82.0}}
-    assert judge_slice(points(curves), claimed=0.025).outcome == "held"
-    wrong = {**curves, "calculated": {1.0: 101.0, 2.0: 99.0, 4.0: 82.0}}
-    verdict = judge_slice(points(wrong), claimed=0.025)
-    assert verdict.outcome == "partly"
-    assert "10.0% below" in verdict.measured
 
 
 def test_a_surface_with_its_best_inside() -> None:
@@ -139,6 +187,9 @@ def test_a_surface_with_its_best_inside() -> None:
 def test_times_are_compared_the_other_way_round() -> None:
     curves = {"ssj": {1.0: 1.0, 2.0: 1.5}, "meshjoin": {1.0: 2.0, 2.0: 4.0}}
     assert judge_times(points(curves), SSJ, grows=True).outcome == "held"
+    # A gap that grows only because both grow is no trend.
+    alike = {"ssj": {1.0: 1.0, 2.0: 2.0}, "meshjoin": {1.0: 2.0, 2.0: 4.0}}
+    assert judge_times(points(alike), SSJ, grows=True).marks["papers"].trend is False
     slower = {"ssj": {1.0: 3.0, 2.0: 5.0}, "meshjoin": {1.0: 2.0, 2.0: 4.0}}
     assert judge_times(points(slower), SSJ, grows=False).outcome == "not"
 
@@ -150,6 +201,9 @@ def test_memory_is_read_off_between_the_rungs() -> None:
     assert memory_for(rungs, 500.0) is None
     assert judge_memory(points({"meshjoin": {1.0: 7.0}, "ssbj": {1.0: 1.0}})).outcome == "held"
     assert judge_memory(points({"meshjoin": {1.0: 2.0}, "ssbj": {1.0: 1.0}})).outcome == "partly"
+    # "All rates" is all of them: the lowest and the highest ratio count.
+    uneven = judge_memory(points({"meshjoin": {1.0: 7.0, 2.0: 20.0}, "ssbj": {1.0: 1.0, 2.0: 1.0}}))
+    assert uneven.marks["papers"].size is False
 
 
 def test_a_claim_without_points_does_not_hold() -> None:

@@ -12,7 +12,8 @@ import pytest
 from tests.master.decoding import every_type
 
 from semistream.errors import ChecksumError, StoreError
-from semistream.master.base import aligned_buffer
+from semistream.master import page_reader
+from semistream.master.base import Int64s, aligned_buffer
 from semistream.master.build import build_pages
 from semistream.master.pages import PageMaster
 from semistream.sealed import read_sealed, sealed
@@ -96,6 +97,31 @@ def test_a_file_cut_while_mapped(
         for _ in range(2):
             with pytest.raises(StoreError, match=r"pages-00000\.arrow .*(truncated|checksum)"):
                 reader.map(np.array([1, 5, 7, 8, 9, 12]))
+
+
+def test_many_mapped_pages_are_read_ahead_and_checked(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is asked for some pages more before those in front of them are waited for; each is checked."""
+    asked: list[tuple[str, list[int]]] = []
+    for name in ("announce_pages", "populate_pages"):
+        kernel = getattr(page_reader, name)
+
+        def noted(base: Int64s, pages: Int64s, starts: Int64s, name: str = name, kernel: Any = kernel) -> int:
+            asked.append((name, pages.tolist()))
+            return kernel(base, pages, starts)
+
+        monkeypatch.setattr(page_reader, name, noted)
+    monkeypatch.setattr(page_reader, "_TOUCHED_TOGETHER", 4)
+    wanted = [0, 1, 2, 4, 6, 7, 8, 9, 11, 12]
+    with PageMaster(store).open(["tiny"]) as reader:
+        _flip(store / "v000001" / "pages-00000.arrow", reader.page_offset(11) + 900)
+        with pytest.raises(ChecksumError, match="page 11 "):
+            reader.map(np.array(wanted))
+        _flip(store / "v000001" / "pages-00000.arrow", reader.page_offset(11) + 900)
+        assert reader.map(np.array(wanted)).n_rows == 16 * (len(wanted) - 1) + reader.n_rows % 16
+    one, two, three = wanted[:4], wanted[4:8], wanted[8:]
+    steps = [("announce", one), ("announce", two), ("populate", one), ("announce", three), ("populate", two)]
+    steps += [("announce", []), ("populate", three)]
+    assert asked == 2 * [(f"{name}_pages", pages) for name, pages in steps]
 
 
 def test_a_file_cut_before_it_is_mapped(store: Path) -> None:

@@ -343,3 +343,15 @@ def test_a_sample_is_taken_again_when_it_is_worth_its_sort(store: Path, monkeypa
         numbers.append(len(taken))
     assert numbers[0] == 1 + len(batches) // 2
     assert numbers[1] == 1 + 64_000 // (2_000 * (-(-100 * keys // 4_000) * 2))
+
+
+def test_a_small_budget_sees_the_skew_of_the_first_batch(store: Path) -> None:
+    """While no operator is open the whole budget has room for the sample; beside one it keeps to its part."""
+    policy = replace(WITHOUT_CLOCK, first_sample=4_000)
+    batch = next(iter(stream_batches(50_000, ROWS, 1.2, seed=3, batch_rows=50_000)))
+    with open_join("auto", master=store, on=KEY, memory=BUDGET, profile=typical_profile(), policy=policy) as join:
+        joined(join, [batch])
+        said = str(join.explain())
+        assert join.memory.peak_bytes <= BUDGET
+    assert policy.sample_bytes(BUDGET, 0) // 64 < 4_000
+    assert "a sample of 4,000 tuples" in said

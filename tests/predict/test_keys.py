@@ -10,15 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semistream.errors import ConfigError
+from semistream.lab.equations import EULER_GAMMA, ssj2014
 from semistream.lab.workloads.zipf import zipf_keys, zipf_probabilities
 from semistream.predict.keys import (
-    EULER_GAMMA,
     FrequencySample,
     KeyClasses,
     harmonic,
     normal_cdf,
-    paper_p_N,
-    paper_p_S,
     zipf,
 )
 from semistream.predict.sharing import group_shares, needed_pages, oldest_first, page_runs
@@ -56,7 +54,7 @@ def test_the_closed_form_of_p_N(h_R: int, R_t: int) -> None:
     keys = zipf(R_t, 1.0)
     ours = keys.p_N(keys.most_frequent(h_R))
     assert ours == pytest.approx((math.log(h_R) + EULER_GAMMA) / (math.log(R_t) + EULER_GAMMA), abs=1e-4)
-    assert ours == pytest.approx(paper_p_N(h_R, R_t), abs=0.02)
+    assert ours == pytest.approx(ssj2014.equation_5_p_N(h_R=h_R, R_t=R_t), abs=0.02)
 
 
 def test_the_closed_form_of_p_S() -> None:
@@ -64,7 +62,8 @@ def test_the_closed_form_of_p_S() -> None:
     R_t, h_R, d = 2_000_000, 20_000, 1_000
     keys = zipf(R_t, 1.0)
     left = 1.0 - keys.p_N(keys.most_frequent(h_R))
-    assert left / ((R_t - h_R) / d) == pytest.approx(paper_p_S(h_R, R_t, d), rel=1e-3)
+    N = ssj2014.segments(R_t=R_t, h_R=h_R, d=d)
+    assert left / N == pytest.approx(ssj2014.equation_8_p_S(R_t=R_t, h_R=h_R, N=N), rel=1e-3)
 
 
 def test_keys_drawn_with_repetition() -> None:
@@ -95,10 +94,18 @@ def test_a_recorder_is_never_better_than_knowing() -> None:
     assert seen[-1] <= best + 1e-6
 
 
-def test_a_recorder_fills_the_cache() -> None:
+@pytest.mark.parametrize("exponent", [0.0, 0.7, 1.2])
+@pytest.mark.parametrize("memory", [50_000, 1e9])
+@pytest.mark.parametrize("h_R", [3.0, 3_000.0, 60_000.0])
+def test_a_recorder_fills_the_cache(exponent: float, memory: float, h_R: float) -> None:
+    keys = zipf(100_000, exponent)
+    cached = keys.recorded(h_R, memory)
+    assert float((keys.count * keys.m * cached).sum()) == pytest.approx(h_R, rel=1e-3)
+
+
+def test_a_recorder_without_a_place_keeps_nothing() -> None:
     keys = zipf(100_000, 0.7)
-    cached = keys.recorded(3_000, 50_000)
-    assert float((keys.count * keys.m * cached).sum()) == pytest.approx(3_000, rel=1e-3)
+    assert keys.p_N(keys.recorded(0.0, 50_000)) < 1e-6
 
 
 @pytest.mark.parametrize("exponent", [0.5, 1.0])
@@ -136,6 +143,42 @@ def test_a_sample_of_a_stream_tells_its_distribution(exponent: float) -> None:
     for h_R in (100, 1_000, 10_000, 50_000):
         expected = truth.p_N(truth.most_frequent(h_R))
         assert found.p_N(found.most_frequent(h_R)) == pytest.approx(expected, abs=0.03)
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0, 1.3])
+def test_classes_are_few(exponent: float) -> None:
+    """A plan sums over them hundreds of times before the first tuple is joined."""
+    assert len(zipf(50_000_000, exponent).p) < 600
+    sample = FrequencySample()
+    sample.add(zipf_keys(1_000_000, exponent, 3, 0, 60_000))
+    found = sample.classes(1_000_000)
+    assert len(found.p) < 600
+    assert float(found.count.sum()) == pytest.approx(1_000_000)
+    # Keys that were seen often have the share they showed.
+    top = sample.top_share(10)
+    if exponent >= 1.0:
+        assert found.p_N(found.most_frequent(10)) == pytest.approx(top)
+
+
+def test_a_sample_that_is_limited_keeps_the_frequent_keys() -> None:
+    sample = FrequencySample()
+    sample.add(zipf_keys(100_000, 1.0, 3, 0, 50_000))
+    top = np.sort(sample.codes[np.argsort(-sample.counts, kind="stable")][:20])
+    share = sample.top_share(20)
+    sample.limit(500)
+    assert len(sample.codes) <= 500
+    assert bool(np.isin(top, sample.codes).all())
+    assert sample.top_share(20) == pytest.approx(share - 20 * sample.lowered / 50_000)
+
+
+def test_samples_of_batches_are_added_up() -> None:
+    codes = zipf_keys(5_000, 0.8, 3, 0, 20_000)
+    sample = FrequencySample()
+    for start in range(0, len(codes), 4_000):
+        sample.add(codes[start : start + 4_000])
+    once, times = np.unique(codes, return_counts=True)
+    assert np.array_equal(sample.codes, once)
+    assert np.array_equal(sample.counts, times)
 
 
 def test_a_sample_is_bounded_and_keeps_the_frequent_keys() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+from tests.spark.hasty import HASTY
 
 import semistream
 from semistream.algorithms.registry import ALGORITHMS
@@ -95,6 +98,52 @@ def test_auto_reads_past_the_page_cache_if_asked(
 ) -> None:
     result = enrich(spark.createDataFrame(stream), store, on="k", memory="4MB", algorithm="auto", reads="direct")
     assert_same_rows(result.toArrow(), reference_join(stream, relation, "k", "left"))
+
+
+def test_a_stream_tries_its_closest_and_the_checkpoint_remembers(
+    spark: SparkSession, store: Path, files: Path, stream: pa.Table, relation: pa.Table, tmp_path: Path
+) -> None:
+    checkpoint, source = tmp_path / "checkpoint", tmp_path / "source"
+    shutil.copytree(files, source)
+
+    def run() -> StreamingQuery:
+        df = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(source)).repartition(16)
+        joined = enrich(df, store, on="k", memory="4MB", algorithm="auto", checkpoint=checkpoint, policy=HASTY)
+        writer = joined.writeStream.format("parquet").option("path", str(tmp_path / "out"))
+        query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        query.awaitTermination()
+        return query
+
+    query = run()
+    batches = [metrics.of(str(query.id), batch) for batch in range(3)]
+    ran = {name for values in batches if values is not None for name in values["algorithm"].split(", ")}
+    assert len(ran) == HASTY.most_tried_on_spark, batches
+    assert (checkpoint / "semistream" / "r" / "choice").exists()
+    assert batches[2] is not None
+    chosen = batches[2]["algorithm_why"].removesuffix(" is the best").rpartition(" ")[2]
+    assert chosen in ran
+    pq.write_table(stream.slice(0, 500), source / "later.parquet")
+    query = run()
+    values = metrics.of(str(query.id), 3)
+    assert values is not None
+    assert values["algorithm"] == chosen
+    assert values["algorithm_why"].endswith(f"for what is still to come {chosen} is the best")
+    expected = reference_join(pa.concat_tables([stream, stream.slice(0, 500)]), relation, "k", "left")
+    assert_same_rows(pq.read_table(tmp_path / "out"), expected)
+
+
+def test_a_batch_job_tries_over_its_tasks(
+    spark: SparkSession, store: Path, stream: pa.Table, relation: pa.Table
+) -> None:
+    """Also where one task does the work of several, and beside the tasks of another enrichment."""
+    df = spark.createDataFrame(stream).repartition(32)
+    parts = [enrich(df, store, on="k", memory=memory, algorithm="auto", policy=HASTY) for memory in ("4MB", "3MB")]
+    result = parts[0].union(parts[1].coalesce(2)).toArrow()
+    expected = reference_join(stream, relation, "k", "left")
+    assert_same_rows(result, pa.concat_tables([expected, expected]))
+    values = metrics.of_job()
+    assert values is not None
+    assert len(values["algorithm"].split(", ")) >= HASTY.most_tried_on_spark
 
 
 def _dimension(store: Path) -> Dimension:

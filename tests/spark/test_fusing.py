@@ -17,9 +17,9 @@ from pyspark.sql import functions as F
 
 import semistream
 from semistream.spark import enrich, enrich_star
-from semistream.spark.enrichment import JoinTask
 from semistream.spark.fusing import Fused, NotFused, fused, stored_schema
 from semistream.spark.mapping import map_batches
+from semistream.spark.tasks import JoinTask
 from semistream.testing import assert_same_rows
 
 KEYS = 60

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import semistream
 from semistream.spark import enrich, enrich_star
+from semistream.spark.records import records_folder, remember
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def test_explain_of_a_stream(
     spark: SparkSession, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rate = spark.readStream.format("rate").load().withColumnRenamed("value", "id")
-    assert f"{store} on id, left, auto, 256MB, version of the batch)" in plan(
+    assert f"{store} on id, left, auto by trial, 256MB, version of the batch)" in plan(
         enrich(rate, store, "id", algorithm="auto"), capsys
     )
     pq.write_table(pa.table({"id": [1], "v": [2]}), tmp_path / "r.parquet")
@@ -56,3 +57,14 @@ def test_explain_of_a_stream(
         checkpoint=tmp_path / "checkpoint",
     )
     assert "r.parquet on id, left, meshjoin, 9MB, max_delay 120s)" in plan(carrying, capsys)
+    remember(records_folder(tmp_path / "other", "r.parquet") / "plan", {"algorithm": "meshjoin"})
+    chosen = enrich(
+        rate,
+        tmp_path / "r.parquet",
+        on="id",
+        algorithm="auto",
+        memory=9_000_000,
+        max_delay="2 min",
+        checkpoint=tmp_path / "other",
+    )
+    assert "left, meshjoin, 9MB, max_delay 120s, by auto, without a trial: tuples wait)" in plan(chosen, capsys)

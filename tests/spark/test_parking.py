@@ -14,21 +14,24 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from tests.spark.hasty import HASTY
 
 import semistream
 from semistream.engine.output import is_apart
 from semistream.errors import ConfigError, SemiStreamError, StoreError
 from semistream.master.open import open_master
+from semistream.planner.policy import Policy
 from semistream.spark import parking
 from semistream.spark.dimension import Dimension
 from semistream.spark.metrics import TaskMetrics
 from semistream.spark.missing import Missing, MissingOptions
 from semistream.spark.parking import Parking, ParkPlan, parked_meaning
+from semistream.spark.plans import PlanFiles
 from semistream.spark.records import Records, done_before, records_folder
 from semistream.spark.shards import ShardInput
 from semistream.spark.ticks import ParkedReader
 from semistream.spark.waiting import Drain, listed
-from semistream.spark.worker import WORKSHOP, TaskInfo
+from semistream.spark.worker import WORKSHOP, TaskInfo, executor_folder
 from semistream.spec import JoinRequest, JoinSpec
 from semistream.testing import as_multiset
 
@@ -90,6 +93,7 @@ class Query:
             request=replace(request, spec=replace(request.spec, apart=True)),
             tasks=2,
             versioned=True,
+            policy=arguments.get("policy", Policy()),
             lineage=lineage,
             stream=arguments["schema"].serialize().to_pybytes(),
             columns=columns,
@@ -162,6 +166,29 @@ def test_a_tuple_waits_for_its_key(kind: pa.DataType, tmp_path: Path, clock: Clo
     assert query.parked() == [2, 4]
     assert query.account["retried"] == 4
     assert query.attempt(3) == (Counter(), [])
+
+
+def test_operators_may_be_tried_while_tuples_are_parked(tmp_path: Path, clock: Clock) -> None:
+    """None of them has begun with a parked tuple, so any may go on; an attempt is repeated by another one."""
+    r = build(tmp_path / "r", list(range(0, 40, 2)))
+    query = Query(tmp_path, r, algorithm="auto", policy=HASTY)
+    every = list(range(40))
+    for batch in range(12):
+        first = 100 * batch
+        expected: Counter[Any] = Counter()
+        for key in every if batch >= 6 else every[::2]:
+            expected += found(key, first + key)
+        if batch == 6:
+            build(r, every)
+            for late in range(6):
+                for key in every[1::2]:
+                    expected += found(key, 100 * late + key)
+        for _ in range(2):
+            assert query.attempt(batch, tuples(every, first)) == (expected, [])
+    chosen = PlanFiles(executor_folder() / "q", query.plan.dimension.identity).newest()
+    assert chosen is not None
+    assert len(chosen.shown) == HASTY.most_tried_on_spark
+    assert not chosen.on_trial
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "ssbj", "meshjoin", "orderedjoin"])

@@ -7,7 +7,7 @@ each page is visited once; neighbouring reads merge where reading the gap is che
 into a scan when most pages are needed. A sweep reads no more than R, whatever the batch. With direct reads the next
 pages are read while those before are joined. The cache holds the keys with the most stream tuples per byte: a missed
 key enters when a frequency sketch has counted it more often than the least frequent cached key, and not by chance, all
-its master tuples at once; a key that R lacks enters without any.
+its master tuples at once; a key that R lacks enters without any. Of a history the versions enter that are asked for.
 Counts are halved now and then, so the cache follows the stream. When the budget holds all of R, R is loaded once.
 
 Needs of R: an index. Every tuple is finished by the push that brought it; nothing waits.
@@ -189,17 +189,17 @@ class AdmittingSweep:
             for group in groups:
                 yield from sweep.pairs(group)
                 if group.whole:
-                    self._admit(group, sweep.asked(group))
+                    self._admit(sweep, group)
 
-    def _admit(self, found: Group[AskedRuns], asked: Int64s) -> None:
+    def _admit(self, sweep: Sweep, found: Group[AskedRuns]) -> None:
         """Offer what was read to the cache: all of it until the cache was full once, then what is more frequent."""
-        cache, codes, starts, ends = self._cache, found.codes, found.starts, found.ends
-        estimates = self.sketch.add(codes, asked)
+        cache = self._cache
+        estimates = self.sketch.add(found.codes, sweep.asked(found))
         rest = np.flatnonzero(estimates > self._border)
         for _ in range(2):
             if len(rest) == 0:
                 return
-            dealt = cache.admit(codes[rest], starts[rest], ends[rest], estimates[rest], found.block)
+            dealt = self._offer(sweep, found, rest, estimates[rest])
             self._work.stats.switched += dealt
             rest = rest[dealt:]
             rest = rest[estimates[rest] > self._border]
@@ -207,6 +207,13 @@ class AdmittingSweep:
                 return
             self._level = max(cache.evict_least(max(cache.keys // 50, min(len(rest), cache.keys // 4))), 1)
             rest = rest[estimates[rest] > self._border]
+
+    def _offer(self, sweep: Sweep, found: Group[AskedRuns], rest: Int64s, counts: Int64s) -> int:
+        """Offer the codes `rest` of a group to the cache; returns how many were dealt with."""
+        cache, codes, validity = self._cache, found.codes[rest], self._work.output.sides.validity
+        if validity is not None and (wanted := sweep.versions(found, rest, validity)) is not None:
+            return cache.admit_versions(codes, wanted, counts, found.block, validity)
+        return cache.admit(codes, found.starts[rest], found.ends[rest], counts, found.block)
 
     @property
     def _border(self) -> float:

@@ -18,7 +18,8 @@ from semistream.cli.notices import compile_notice, note, notes, reported
 from semistream.errors import ConfigError
 
 if TYPE_CHECKING:
-    from semistream.lab.figure import Figure
+    from semistream.lab.figure import Figure, Verdict
+    from semistream.lab.progress import Forecast
 
 
 def reproduce(
@@ -40,6 +41,15 @@ def reproduce(
     weather_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Monthly files of NDP-026B (default: made-up reports).")
     ] = None,
+    data_limit: Annotated[
+        float | None,
+        typer.Option(
+            metavar="GB",
+            min=0.001,
+            help="Keep stores of master data below this size: remove those that no later figure needs, and build "
+            "others again. In a folder given with --data only stores built meanwhile are removed.",
+        ),
+    ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the figures and measure nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
@@ -59,7 +69,7 @@ def reproduce(
         known = None if profile is None else CostProfile.load(profile)
         # Before hours of work, not after them.
         write_report = _report_writer()
-        with _watched(len(figures)) as (say, begun):
+        with _watched(len(figures)) as (say, begun, left):
             lab = Lab(
                 out,
                 scale=scale_named(scale),
@@ -67,24 +77,46 @@ def reproduce(
                 profile=known,
                 weather_dir=weather_dir,
                 data=data,
+                data_limit=None if data_limit is None else int(data_limit * 1e9),
                 say=say,
             )
             with lab:
-                measure(lab, figures, begun)
+                measure(lab, figures, begun, left)
         points = read_points(out)
         report = write_report(out)
         rows: list[dict[str, object]] = []
         for one in figures:
             verdict = one.judge(points.get(one.id, []))
-            rows.append(
-                {"figure": one.id, "outcome": verdict.outcome, "measured": verdict.measured, "why": verdict.why}
-            )
+            rows.append({"figure": one.id, **_as_json(verdict)})
         if as_json:
             seconds = round(time.monotonic() - started, 3)
             typer.echo(json.dumps({"report": str(report), "seconds": seconds, "figures": rows}, indent=2))
         else:
-            _show([{name: row[name] for name in ("figure", "outcome", "measured")} for row in rows], False)
+            _show([{name: row[name] for name in ("figure", "marks", "measured")} for row in rows], False)
             typer.echo(f"report: {report}")
+
+
+def _as_json(verdict: Verdict) -> dict[str, object]:
+    """A verdict as JSON values, and its marks as a word per clock: direction, size, trend."""
+    sign = {True: "+", False: "-", None: "."}
+    marks = {way: [marks.direction, marks.size, marks.trend] for way, marks in verdict.marks.items()}
+    return {
+        "outcome": verdict.outcome,
+        "marks": " ".join(f"{way} {''.join(sign[mark] for mark in found)}" for way, found in marks.items()),
+        "parts": {
+            way: {
+                "direction": found.direction,
+                "size": found.size,
+                "trend": found.trend,
+                "sizes": list(found.sizes),
+                "points_not_at_rest": found.unrested,
+            }
+            for way, found in verdict.marks.items()
+        },
+        "measured": verdict.measured,
+        "why": verdict.why,
+        "notes": list(verdict.notes),
+    }
 
 
 def _report_writer() -> Callable[[Path], Path]:
@@ -103,14 +135,30 @@ def _report_writer() -> Callable[[Path], Path]:
 
 
 @contextlib.contextmanager
-def _watched(total: int) -> Iterator[tuple[Callable[[str], None], Callable[[Figure], None]]]:
-    """A bar of figures with what is being run; a line each where nobody watches."""
+def _watched(
+    total: int,
+) -> Iterator[tuple[Callable[[str], None], Callable[[Figure], None], Callable[[Forecast], None]]]:
+    """A bar of figures with what is being run and the time that is left; a line each where nobody watches."""
+    known: list[Forecast] = []
+
+    def left(forecast: Forecast) -> None:
+        known.append(forecast)
+
+    def remaining() -> str:
+        from semistream.lab.progress import spoken
+
+        seconds = known[-1].seconds_left() if known else None
+        return "" if seconds is None else f"about {spoken(seconds)} left"
+
     if not notes.is_terminal:
+        number = 0
 
         def begun_line(figure: Figure) -> None:
-            note(f"figure {figure.id}: {figure.title}")
+            nonlocal number
+            number += 1
+            note("; ".join(filter(None, (f"figure {number} of {total}, {figure.id}: {figure.title}", remaining()))))
 
-        yield (lambda _: None), begun_line
+        yield (lambda _: None), begun_line, left
         return
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=notes, transient=True) as progress:
@@ -119,14 +167,15 @@ def _watched(total: int) -> Iterator[tuple[Callable[[str], None], Callable[[Figu
         done = [-1]
 
         def say(what: str) -> None:
-            progress.update(task, description=f"{now[0]} {what}")
+            progress.update(task, description=" · ".join(filter(None, (now[0], what, remaining()))))
 
         def begun(figure: Figure) -> None:
             now[0] = figure.id
             done[0] += 1
-            progress.update(task, completed=done[0], description=figure.id)
+            progress.update(task, completed=done[0])
+            say("")
 
-        yield say, begun
+        yield say, begun, left
 
 
 def _show(rows: list[dict[str, str]] | list[dict[str, object]], as_json: bool) -> None:

@@ -105,6 +105,11 @@ class Validity:
         start, end = made
         return Validity((stream.get_field_index(time), clock.width, 1, 1), start, end)
 
+    @property
+    def has_one_unit(self) -> bool:
+        """Whether both bounds are compared with times in the same unit, and so may be compared with each other."""
+        return self.start[3] == self.end[3]
+
     def packed(self, layout: RowLayout) -> tuple[PackedClock, PackedClock]:
         """The bounds in packed rows: `kernels.validity.PACKED_CLOCK`."""
 

@@ -1,11 +1,12 @@
-"""The cache H_R: a directory of keys, each with all of its master tuples or none at all.
+"""The cache H_R: a directory of keys, each with all of its master tuples or none at all; or with some of its versions.
 
 Directory entry, 16 bytes, open addressing with linear probing: the key code, then
-`flags | count (28 bits) | reference of the first row (32 bits)`. A key without rows is known to be absent from R.
+`flags | count (27 bits) | reference of the first row (32 bits)`. A key without rows is known to be absent from R.
 The count is the frequency recorder: stream tuples that asked for the key. A SWITCHING entry collects rows and is
 not seen by the stream before it is complete; a YOUNG one is on probation, and the count of a PARTIAL one does not cover
 the whole eviction period (SSBJ). While it collects, the count of a PARTIAL entry is the number of rows that it may take
-yet; one that meets more is YOUNG from then on, which is to say: given up.
+yet; one that meets more is YOUNG from then on, which is to say: given up. An entry with SOME versions belongs to an
+as-of join (`kernels/versions.py`).
 
     row slot: | next u32 | payload |
 """
@@ -29,7 +30,8 @@ SWITCHING = np.int64(1) << 62
 COUNT_ONE = np.int64(1) << 32
 YOUNG = np.int64(1) << 61
 PARTIAL = np.int64(1) << 60
-COUNT_MASK = (np.int64(1) << 28) - 1
+SOME = np.int64(1) << 59
+COUNT_MASK = (np.int64(1) << 27) - 1
 C_KEYS, C_ROWS, C_SWITCHING_ROWS, C_SWITCHING_KEYS = range(4)
 #: whom an eviction of SSBJ judges
 JUDGE_SETTLED, JUDGE_YOUNG, JUDGE_ALL = range(3)
@@ -93,6 +95,41 @@ def free_rows(reference, arena, pool, blocks, chain):
     return rows
 
 
+@njit(nogil=True, inline="always")
+def find_tile(codes, first, tile, entries, base, shift, places, rows):
+    """Look `tile` codes from `first` on up: where their entries are, and the address of each key's first row.
+
+    The row is 0 where the key is known to be absent, and -1 where the stream sees no entry of it. All entries of a tile
+    are fetched before any is followed, so that their cache misses overlap.
+    """
+    size = entries.size >> 1
+    for t in range(tile):
+        places[t] = (hash32(codes[first + t]) * size) >> 32
+    for t in range(tile):
+        rows[t] = entries[2 * places[t] + 1]
+    for t in range(tile):
+        at = places[t]
+        meta = rows[t]
+        while meta != EMPTY and entries[2 * at] != codes[first + t]:
+            at += 1
+            if at == size:
+                at = 0
+            meta = entries[2 * at + 1]
+        places[t] = at
+        rows[t] = -1
+        if meta != EMPTY and meta & SWITCHING == 0:
+            reference = meta & NIL
+            rows[t] = 0 if reference == NIL else base + (reference << shift)
+
+
+@njit(nogil=True, inline="always")
+def count_request(entries, at):
+    """One stream tuple more has asked for the key of this entry."""
+    meta = entries[2 * at + 1]
+    if (meta >> 32) & COUNT_MASK < COUNT_MASK:
+        entries[2 * at + 1] = meta + COUNT_ONE
+
+
 @njit(
     "int64(int64[::1], int64, int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], boolean[::1], int64[::1],"
     " int64, boolean)",
@@ -103,8 +140,8 @@ def cache_probe(codes, stop, entries, arena, cursor, out_ids, out_rows, found, m
     """Stream-probing phase: pair stream tuples with the cached rows of their key.
 
     `cursor`: tuple, row to go on with, misses so far. `found[i]` says the key is cached (perhaps as absent);
-    the others are listed in `misses`. Stops when the pair buffers are full. Entries, then rows, are fetched for a tile
-    of tuples before any is followed, so that their cache misses overlap.
+    the others are listed in `misses`. Stops when the pair buffers are full. As entries are, so are the first rows of a
+    tile fetched before any is followed.
     """
     filled = 0
     room = out_ids.size
@@ -113,7 +150,6 @@ def cache_probe(codes, stop, entries, arena, cursor, out_ids, out_rows, found, m
     missed = cursor[2]
     i = cursor[0]
     row = cursor[1]
-    size = entries.size >> 1
     places = np.empty(PROBE_TILE, np.int64)
     rows = np.empty(PROBE_TILE, np.int64)
     following = np.empty(PROBE_TILE, np.int64)
@@ -130,23 +166,7 @@ def cache_probe(codes, stop, entries, arena, cursor, out_ids, out_rows, found, m
             i += 1
     while i < stop:
         tile = min(PROBE_TILE, stop - i)
-        for t in range(tile):
-            places[t] = (hash32(codes[i + t]) * size) >> 32
-        for t in range(tile):
-            rows[t] = entries[2 * places[t] + 1]
-        for t in range(tile):
-            at = places[t]
-            meta = rows[t]
-            while meta != EMPTY and entries[2 * at] != codes[i + t]:
-                at += 1
-                if at == size:
-                    at = 0
-                meta = entries[2 * at + 1]
-            places[t] = at
-            rows[t] = -1
-            if meta != EMPTY and meta & SWITCHING == 0:
-                reference = meta & NIL
-                rows[t] = 0 if reference == NIL else base + (reference << shift)
+        find_tile(codes, i, tile, entries, base, shift, places, rows)
         for t in range(tile):
             following[t] = NIL
             if rows[t] > 0:
@@ -164,9 +184,7 @@ def cache_probe(codes, stop, entries, arena, cursor, out_ids, out_rows, found, m
                 return filled
             found[i + t] = True
             if counting:
-                meta = entries[2 * places[t] + 1]
-                if (meta >> 32) & COUNT_MASK < COUNT_MASK:
-                    entries[2 * places[t] + 1] = meta + COUNT_ONE
+                count_request(entries, places[t])
             if row == 0:
                 continue
             out_ids[filled] = i + t
@@ -406,7 +424,7 @@ def cache_age(entries):
         meta = entries[2 * at + 1]
         if meta != EMPTY:
             count = ((meta >> 32) & COUNT_MASK) >> 1
-            entries[2 * at + 1] = (meta & (SWITCHING | YOUNG | PARTIAL | NIL)) | (count << 32)
+            entries[2 * at + 1] = (meta & (SWITCHING | YOUNG | PARTIAL | SOME | NIL)) | (count << 32)
 
 
 @njit(f"int64({CACHE}, float64, float64, float64, float64, int64)", cache=True, nogil=True)

@@ -15,6 +15,7 @@ from semistream.kernels.cache import (
     C_ROWS,
     COUNT_MASK,
     EMPTY,
+    SOME,
     SWITCHING,
     cache_insert,
     find_key,
@@ -88,8 +89,8 @@ def weigh(entries, arena, doubt, scale, entry_bytes, row_bytes, histogram):
 def mask_counts(entries, shift, last_row, seen):
     """Clear the counts of directory entries, which change while a generation is used, so that the rest has a checksum.
 
-    Adds to `seen` the number of keys, and that of entries no builder writes: with flags, or with a row that begins
-    behind `last_row` in the arena.
+    Adds to `seen` the number of keys, and that of entries no builder writes: with flags other than SOME, or with a row
+    that begins behind `last_row` in the arena.
     """
     for at in range(entries.size >> 1):
         meta = entries[2 * at + 1]
@@ -99,7 +100,7 @@ def mask_counts(entries, shift, last_row, seen):
         entries[2 * at + 1] = meta
         seen[0] += 1
         reference = meta & NIL
-        if meta != reference or (reference != NIL and reference << shift > last_row):
+        if meta & ~SOME != reference or (reference != NIL and reference << shift > last_row):
             seen[1] += 1
 
 
@@ -176,7 +177,8 @@ def copy_keys(
             free_rows(first, arena_at, pool_at, blocks_at, chain)
             at -= 1
             break
-        cache_insert(others_at, others_size, code, (int(min(count * rescale, float(COUNT_MASK))) << 32) | first)
+        count = int(min(count * rescale, float(COUNT_MASK)))
+        cache_insert(others_at, others_size, code, (meta & SOME) | (count << 32) | first)
         state[C_KEYS] += 1
         state[C_ROWS] += rows
     cursor[0] = at

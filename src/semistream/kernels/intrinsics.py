@@ -91,6 +91,35 @@ def native_pread(typingctx: Any, fd: Any, address: Any, count: Any, offset: Any)
 
 
 @intrinsic
+def native_read(typingctx: Any, fd: Any, address: Any, count: Any) -> Any:
+    """libc read(2): lets a thread wait for work at a pipe without the GIL."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _transfer(builder, "read", args)
+
+    return types.int64(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def native_write(typingctx: Any, fd: Any, address: Any, count: Any) -> Any:
+    """libc write(2): lets a thread say that its work is done without the GIL."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _transfer(builder, "write", args)
+
+    return types.int64(types.int64, types.int64, types.int64), codegen
+
+
+def _transfer(builder: Any, name: str, args: Any) -> Any:
+    """A call of read(2) or write(2)."""
+    i64, i32 = ir.IntType(64), ir.IntType(32)
+    kind = ir.FunctionType(i64, [i32, ir.IntType(8).as_pointer(), i64])
+    function = cgutils.get_or_insert_function(builder.module, kind, name)
+    pointer = builder.inttoptr(args[1], ir.IntType(8).as_pointer())
+    return builder.call(function, [builder.trunc(args[0], i32), pointer, args[2]])
+
+
+@intrinsic
 def native_madvise(typingctx: Any, address: Any, count: Any, advice: Any) -> Any:
     """libc madvise(2): 0, or -1 for an error."""
 
@@ -100,5 +129,19 @@ def native_madvise(typingctx: Any, address: Any, count: Any, advice: Any) -> Any
         function = cgutils.get_or_insert_function(builder.module, kind, "madvise")
         pointer = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
         return builder.sext(builder.call(function, [pointer, args[1], builder.trunc(args[2], i32)]), i64)
+
+    return types.int64(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def native_mincore(typingctx: Any, address: Any, count: Any, flags: Any) -> Any:
+    """libc mincore(2): writes a byte per memory page to address `flags`, odd if it is in memory; 0, or -1."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        i64, pointer = ir.IntType(64), ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.IntType(32), [pointer, i64, pointer])
+        function = cgutils.get_or_insert_function(builder.module, kind, "mincore")
+        memory, found = (builder.inttoptr(args[i], pointer) for i in (0, 2))
+        return builder.sext(builder.call(function, [memory, args[1], found]), i64)
 
     return types.int64(types.int64, types.int64, types.int64), codegen

@@ -14,11 +14,22 @@ import numpy as np
 
 from semistream.kernels.compiled import njit
 from semistream.kernels.hashing import xxhash64_bytes
-from semistream.kernels.raw import load_i32, load_i64, load_u16, load_u32, load_u64, native_madvise, native_pread
+from semistream.kernels.raw import (
+    address_of,
+    load_i32,
+    load_i64,
+    load_u16,
+    load_u32,
+    load_u64,
+    native_madvise,
+    native_mincore,
+    native_pread,
+)
 
 FIXED, BOOL, VAR = 0, 1, 2
 CHECKSUM_SEED = np.uint64(0)
 
+MADV_WILLNEED = 3
 #: since Linux 5.14
 MADV_POPULATE_READ = 22
 MEMORY_PAGE = mmap.PAGESIZE
@@ -218,6 +229,50 @@ def mark_seen(pages, seen):
         seen[pages[i] >> 3] |= np.uint8(1 << (pages[i] & 7))
 
 
+@njit(nogil=True, inline="always")
+def _neighbours(base, pages, starts, first):
+    """Mapped pages from `first` on that are asked for together: their addresses, and the page behind them."""
+    low = base[first] // MEMORY_PAGE * MEMORY_PAGE
+    end = base[first] + starts[pages[first] + 1] - starts[pages[first]]
+    j = first + 1
+    while j < pages.shape[0] and 0 <= base[j] - end < _FAULT_AROUND:
+        end = base[j] + starts[pages[j] + 1] - starts[pages[j]]
+        j += 1
+    return low, end, j
+
+
+@njit(nogil=True, inline="always")
+def _is_in_memory(low, end, flag):
+    """Whether the middle of some mapped bytes is; their ends may have been read with what is beside them."""
+    middle = (low + end) // 2 // MEMORY_PAGE * MEMORY_PAGE
+    return native_mincore(middle, MEMORY_PAGE, address_of(flag)) == 0 and flag[0] & 1 != 0
+
+
+@njit("int64(int64[::1], int64[::1], int64[::1])", cache=True, nogil=True)
+def pages_in_memory(base, pages, starts):
+    """How many mapped pages need not be read from the disk, as far as the system tells."""
+    flag = np.zeros(1, np.uint8)
+    count = 0
+    for i in range(pages.shape[0]):
+        if _is_in_memory(base[i], base[i] + starts[pages[i] + 1] - starts[pages[i]], flag):
+            count += 1
+    return count
+
+
+@njit("void(int64[::1], int64[::1], int64[::1])", cache=True, nogil=True)
+def announce_pages(base, pages, starts):
+    """Have the disk begin to read mapped pages, all at once; nothing is waited for, and no failure is told.
+
+    What is in memory is not asked for: that takes longer than to see it.
+    """
+    flag = np.zeros(1, np.uint8)
+    i = 0
+    while i < pages.shape[0]:
+        low, end, i = _neighbours(base, pages, starts, i)
+        if not _is_in_memory(low, end, flag):
+            native_madvise(low, end - low, MADV_WILLNEED)
+
+
 @njit("int64(int64[::1], int64[::1], int64[::1])", cache=True, nogil=True)
 def populate_pages(base, pages, starts):
     """Have mapped pages read in; -1, or the position of the first page for which that was refused.
@@ -225,15 +280,9 @@ def populate_pages(base, pages, starts):
     Touching a page of a mapping that cannot be read raises a signal, which ends the process; asking for it first
     returns an error. Neighbours are asked for together.
     """
-    n = pages.shape[0]
     i = 0
-    while i < n:
-        low = base[i] // MEMORY_PAGE * MEMORY_PAGE
-        end = base[i] + starts[pages[i] + 1] - starts[pages[i]]
-        j = i + 1
-        while j < n and 0 <= base[j] - end < _FAULT_AROUND:
-            end = base[j] + starts[pages[j] + 1] - starts[pages[j]]
-            j += 1
+    while i < pages.shape[0]:
+        low, end, j = _neighbours(base, pages, starts, i)
         if native_madvise(low, end - low, MADV_POPULATE_READ) != 0:
             return i
         i = j

@@ -28,7 +28,10 @@ store_i32 = _intrinsic("store_i32")
 store_i64 = _intrinsic("store_i64")
 prefetch = _intrinsic("prefetch")
 native_pread = _intrinsic("native_pread")
+native_read = _intrinsic("native_read")
+native_write = _intrinsic("native_write")
 native_madvise = _intrinsic("native_madvise")
+native_mincore = _intrinsic("native_mincore")
 
 
 @njit("void(int64, int64, int64)", cache=True, nogil=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from semistream.kernels.arena import A_BASE, A_SHIFT
-from semistream.kernels.cache import COUNT_MASK, COUNT_ONE, EMPTY, PROBE_TILE, SWITCHING, find_key
+from semistream.kernels.cache import PROBE_TILE, SOME, count_request, find_key, find_tile
 from semistream.kernels.compiled import njit
 from semistream.kernels.raw import (
     address_of,
@@ -29,7 +29,6 @@ from semistream.kernels.raw import (
     prefetch,
 )
 from semistream.kernels.rows import NIL, PAGES
-from semistream.kernels.tuples import hash32
 from semistream.kernels.waiting import ALWAYS_LAST, NO_ROW, ONLY_IF_ALONE
 
 #: how kernels are given a time or a bound of rows in paged columns: its column, its width (negative: without a sign),
@@ -43,7 +42,7 @@ _FETCHED_ROWS, _FETCHED_RUNS = 8, 32
 
 
 @njit(nogil=True, inline="always")
-def _number(address, width):
+def load_number(address, width):
     """An integer of that many bytes; a negative width says that it has no sign."""
     if width == 8:
         value = load_i64(address)
@@ -63,9 +62,9 @@ def _number(address, width):
 
 
 @njit(nogil=True, inline="always")
-def _bound(address, width, divisor):
+def load_bound(address, width, divisor):
     """A bound, rounded up."""
-    value = _number(address, width)
+    value = load_number(address, width)
     if divisor != 1:
         quotient = value // divisor
         # Near the least number the product may overflow, and it is not equal then either.
@@ -74,7 +73,7 @@ def _bound(address, width, divisor):
 
 
 @njit(nogil=True, inline="always")
-def _rounded_down(value, divisor):
+def rounded_down(value, divisor):
     quotient = value
     if divisor != 1:
         quotient = value // divisor
@@ -89,14 +88,14 @@ def times_paged(ids, first, count, pages, column, width, out):
     for i in range(count):
         row = ids[first + i]
         page = 0 if base.size == 1 else row // page_rows
-        out[i] = _number(base[page] + data[kind[page], column] + (row - page * page_rows) * size, width)
+        out[i] = load_number(base[page] + data[kind[page], column] + (row - page * page_rows) * size, width)
 
 
 @njit("void(int64[::1], int64, int64, int64, int64, int64[::1])", cache=True, nogil=True)
 def times_rows(slots, first, count, cell, width, out):
     """The same of packed tuples."""
     for i in range(count):
-        out[i] = _number(slots[first + i] + cell, width)
+        out[i] = load_number(slots[first + i] + cell, width)
 
 
 @njit(
@@ -122,10 +121,10 @@ def keep_valid_paged(times, first, count, left, right, kept, pages, start, end):
                 page = row // page_rows
                 begin = page * page_rows
             at, here, layout = row - begin, base[page], kind[page]
-            bound = _bound(here + data[layout, start_column] + at * abs(start_width), start_width, start_divisor)
-            begun = np.int64(bound <= _rounded_down(times[i], start_times))
-            bound = _bound(here + data[layout, end_column] + at * abs(end_width), end_width, end_divisor)
-            goes_on = np.int64(_rounded_down(times[i], end_times) < bound)
+            bound = load_bound(here + data[layout, start_column] + at * abs(start_width), start_width, start_divisor)
+            begun = np.int64(bound <= rounded_down(times[i], start_times))
+            bound = load_bound(here + data[layout, end_column] + at * abs(end_width), end_width, end_divisor)
+            goes_on = np.int64(rounded_down(times[i], end_times) < bound)
             if valid[layout, start_column] >= 0:
                 begun |= 1 - get_bit(here + valid[layout, start_column], at + bit[layout, start_column])
             if valid[layout, end_column] >= 0:
@@ -138,12 +137,12 @@ def keep_valid_paged(times, first, count, left, right, kept, pages, start, end):
 
 
 @njit(nogil=True, inline="always")
-def _packed_is_valid(row, after, before, start, end):
+def packed_is_valid(row, after, before, start, end):
     """1 if a packed row has begun at `after` and has not ended at `before`, the tuple's time in either unit, else 0."""
     start_cell, start_width, start_divisor, _, start_nulls, start_null = start
     end_cell, end_width, end_divisor, _, end_nulls, end_null = end
-    begun = np.int64(_bound(row + start_cell, start_width, start_divisor) <= after)
-    goes_on = np.int64(before < _bound(row + end_cell, end_width, end_divisor))
+    begun = np.int64(load_bound(row + start_cell, start_width, start_divisor) <= after)
+    goes_on = np.int64(before < load_bound(row + end_cell, end_width, end_divisor))
     if start_null >= 0:
         begun |= get_bit(row + start_nulls, start_null)
     if end_null >= 0:
@@ -162,7 +161,7 @@ def keep_valid_rows(times, first, count, left, right, kept, start, end):
         row = right[first + i]
         ok = np.int64(1)
         if row != NO_ROW:
-            ok = _packed_is_valid(row, _rounded_down(times[i], start[3]), _rounded_down(times[i], end[3]), start, end)
+            ok = packed_is_valid(row, rounded_down(times[i], start[3]), rounded_down(times[i], end[3]), start, end)
         left[kept] = left[first + i]
         right[kept] = row
         kept += ok
@@ -197,6 +196,15 @@ def _fetch_chains(rows, count, base, shift, ahead):
             break
 
 
+@njit(nogil=True, inline="always")
+def first_valid(row, base, shift, after, before, start, end):
+    """The first row of a chain that was valid at a time, or 0."""
+    while row != 0 and packed_is_valid(row, after, before, start, end) == 0:
+        reference = load_u32(row)
+        row = 0 if reference == NIL else base + (reference << shift)
+    return row
+
+
 @njit(
     f"int64(int64[::1], int64, int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], boolean[::1], int64[::1],"
     f" boolean, int64[::1], {PACKED_CLOCK}, {PACKED_CLOCK})",
@@ -204,7 +212,10 @@ def _fetch_chains(rows, count, base, shift, ahead):
     nogil=True,
 )
 def probe_valid(codes, stop, entries, arena, cursor, out_ids, out_rows, found, misses, counting, times, start, end):
-    """`kernels.cache.cache_probe` for the rows that were valid at the tuple's time, `times[i]`."""
+    """`kernels.cache.cache_probe` for the rows that were valid at the tuple's time, `times[i]`.
+
+    A key with SOME of its versions answers for the times of these; other tuples are missed.
+    """
     filled = 0
     room = out_ids.size
     base = arena[A_BASE]
@@ -212,7 +223,6 @@ def probe_valid(codes, stop, entries, arena, cursor, out_ids, out_rows, found, m
     missed = cursor[2]
     i = cursor[0]
     going_on = cursor[1]
-    size = entries.size >> 1
     places = np.empty(PROBE_TILE, np.int64)
     rows = np.empty(PROBE_TILE, np.int64)
     ahead = np.empty(PROBE_TILE, np.int64)
@@ -223,23 +233,7 @@ def probe_valid(codes, stop, entries, arena, cursor, out_ids, out_rows, found, m
             tile = 1
             rows[0] = going_on
         else:
-            for t in range(tile):
-                places[t] = (hash32(codes[i + t]) * size) >> 32
-            for t in range(tile):
-                rows[t] = entries[2 * places[t] + 1]
-            for t in range(tile):
-                at = places[t]
-                meta = rows[t]
-                while meta != EMPTY and entries[2 * at] != codes[i + t]:
-                    at += 1
-                    if at == size:
-                        at = 0
-                    meta = entries[2 * at + 1]
-                places[t] = at
-                rows[t] = -1
-                if meta != EMPTY and meta & SWITCHING == 0:
-                    reference = meta & NIL
-                    rows[t] = 0 if reference == NIL else base + (reference << shift)
+            find_tile(codes, i, tile, entries, base, shift, places, rows)
         _fetch_chains(rows, tile, base, shift, ahead)
         for t in range(tile):
             row = rows[t]
@@ -247,20 +241,29 @@ def probe_valid(codes, stop, entries, arena, cursor, out_ids, out_rows, found, m
                 misses[missed] = i + t
                 missed += 1
                 continue
+            after = rounded_down(times[i + t], start[3])
+            before = rounded_down(times[i + t], end[3])
             if going_on == 0:
                 if filled == room and row > 0:
                     cursor[0] = i + t
                     cursor[1] = 0
                     cursor[2] = missed
                     return filled
+                if row > 0 and entries[2 * places[t] + 1] & SOME != 0:
+                    # At most one of them was valid then; if none of these, another may have been.
+                    row = first_valid(row, base, shift, after, before, start, end)
+                    if row == 0:
+                        misses[missed] = i + t
+                        missed += 1
+                        continue
+                    out_ids[filled] = i + t
+                    out_rows[filled] = row
+                    filled += 1
+                    row = 0
                 found[i + t] = True
                 if counting:
-                    meta = entries[2 * places[t] + 1]
-                    if (meta >> 32) & COUNT_MASK < COUNT_MASK:
-                        entries[2 * places[t] + 1] = meta + COUNT_ONE
+                    count_request(entries, places[t])
             going_on = 0
-            after = _rounded_down(times[i + t], start[3])
-            before = _rounded_down(times[i + t], end[3])
             while row != 0:
                 if filled == room:
                     cursor[0] = i + t
@@ -269,7 +272,7 @@ def probe_valid(codes, stop, entries, arena, cursor, out_ids, out_rows, found, m
                     return filled
                 out_ids[filled] = i + t
                 out_rows[filled] = row
-                filled += _packed_is_valid(row, after, before, start, end)
+                filled += packed_is_valid(row, after, before, start, end)
                 reference = load_u32(row)
                 row = 0 if reference == NIL else base + (reference << shift)
         i += tile
@@ -319,9 +322,9 @@ def expand_valid(ids, offsets, stop, starts, ends, cursor, out_ids, out_rows, pa
                 row = starts[u]
             there = 0 if tuple_base.size == 1 else ids[t] // tuple_rows
             at = (ids[t] - there * tuple_rows) * abs(time_width)
-            asked = _number(tuple_base[there] + tuple_data[tuple_kind[there], time_column] + at, time_width)
-            after = _rounded_down(asked, start_times)
-            before = _rounded_down(asked, end_times)
+            asked = load_number(tuple_base[there] + tuple_data[tuple_kind[there], time_column] + at, time_width)
+            after = rounded_down(asked, start_times)
+            before = rounded_down(asked, end_times)
             while row < ends[u]:
                 if filled == out_ids.size:
                     cursor[0] = u
@@ -332,9 +335,11 @@ def expand_valid(ids, offsets, stop, starts, ends, cursor, out_ids, out_rows, pa
                     page = row // page_rows
                     begin = page * page_rows
                 at, here, layout = row - begin, base[page], kind[page]
-                bound = _bound(here + data[layout, start_column] + at * abs(start_width), start_width, start_divisor)
+                bound = load_bound(
+                    here + data[layout, start_column] + at * abs(start_width), start_width, start_divisor
+                )
                 begun = np.int64(bound <= after)
-                bound = _bound(here + data[layout, end_column] + at * abs(end_width), end_width, end_divisor)
+                bound = load_bound(here + data[layout, end_column] + at * abs(end_width), end_width, end_divisor)
                 goes_on = np.int64(before < bound)
                 if valid[layout, start_column] >= 0:
                     begun |= 1 - get_bit(here + valid[layout, start_column], at + bit[layout, start_column])
@@ -386,14 +391,12 @@ def answer_valid(
                 if at < 0:
                     cursor[2] = 1
                     break
-                meta = entries[2 * at + 1]
-                reference = meta & NIL
-                if (meta >> 32) & COUNT_MASK < COUNT_MASK:
-                    entries[2 * at + 1] = meta + COUNT_ONE
+                reference = entries[2 * at + 1] & NIL
+                count_request(entries, at)
                 if reference != NIL:
                     row = base + (reference << shift)
-        after = _rounded_down(times[i], start[3])
-        before = _rounded_down(times[i], end[3])
+        after = rounded_down(times[i], start[3])
+        before = rounded_down(times[i], end[3])
         while row > 0 and listed < most_rows:
             if filled == room:
                 cursor[0] = i
@@ -402,7 +405,7 @@ def answer_valid(
                 return filled
             out_refs[filled] = refs[i]
             out_rows[filled] = row
-            ok = _packed_is_valid(row, after, before, start, end)
+            ok = packed_is_valid(row, after, before, start, end)
             filled += ok * lists
             listed += ok
             reference = load_u32(row)

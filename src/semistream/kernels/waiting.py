@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from semistream.kernels.arena import A_BASE, A_SHIFT, POOL, free_chain, give_slot, take_slot
-from semistream.kernels.cache import COUNT_MASK, COUNT_ONE, find_key
+from semistream.kernels.cache import count_request, find_key
 from semistream.kernels.compiled import njit
 from semistream.kernels.raw import address_of, load_i64, load_u8, load_u32, store_i32, store_i64, store_u8
 from semistream.kernels.rows import NIL
@@ -212,10 +212,8 @@ def answer_pairs(refs, codes, null, stop, entries, arena, most_rows, last, curso
                 if at < 0:
                     cursor[2] = 1
                     break
-                meta = entries[2 * at + 1]
-                reference = meta & NIL
-                if (meta >> 32) & COUNT_MASK < COUNT_MASK:
-                    entries[2 * at + 1] = meta + COUNT_ONE
+                reference = entries[2 * at + 1] & NIL
+                count_request(entries, at)
             if reference != NIL:
                 has_rows = True
                 row = arena[A_BASE] + (reference << arena[A_SHIFT])

@@ -15,6 +15,9 @@ from typing import Any, Literal
 #: such as a share of tuples.
 Way = Literal["papers", "machine", "wall", "counts"]
 Outcome = Literal["held", "partly", "not"]
+#: What a claim says: who is ahead (or any other statement), by how much, and how that changes along the axis.
+Part = Literal["direction", "size", "trend"]
+PARTS: tuple[Part, ...] = ("direction", "size", "trend")
 
 
 @dataclass(frozen=True)
@@ -45,12 +48,56 @@ class Point:
 
 
 @dataclass(frozen=True)
+class Marks:
+    """What one clock says of a claim, part by part; None where the claim has no such part, or cannot fail."""
+
+    direction: bool | None = None
+    size: bool | None = None
+    trend: bool | None = None
+    #: our factors as parts of the claimed ones, in the order of the claim: 0.3 is a third of what is claimed
+    sizes: tuple[float, ...] = ()
+    #: the numbers behind the marks
+    numbers: str = ""
+    #: points that were not at rest among those this clock judged
+    unrested: int = 0
+    #: why this clock does not judge
+    unjudged: str = ""
+
+    def of(self, part: Part) -> bool | None:
+        return {"direction": self.direction, "size": self.size, "trend": self.trend}[part]
+
+
+@dataclass(frozen=True)
 class Verdict:
-    """How a claim fares: the outcome, our numbers for it, and the reason where it does not hold."""
+    """How a claim fares: our numbers for it, the reason where it does not hold, and marks by clock and part.
+
+    `outcome` is one word by the first clock that judges. It hides by how much a claim fails, so the report shows the
+    marks instead.
+    """
 
     outcome: Outcome
     measured: str
     why: str = ""
+    marks: Mapping[Way, Marks] = field(default_factory=dict)
+    #: what has to be known beside the marks: points that are not at rest, cores, how much phases ran side by side
+    notes: tuple[str, ...] = ()
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether every point that was judged was at rest."""
+        return not any(marks.unrested for marks in self.marks.values())
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A number that the paper's text gives for a place on its curve: of one series, or of one over another."""
+
+    x: float
+    y: float
+    series: str
+    over: str = ""
+    #: x is a part of the largest value on our axis, for the paper's sizes are larger than ours
+    in_proportion: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,3 +115,13 @@ class Figure:
     judge: Callable[[Sequence[Point]], Verdict]
     #: "lines", "bars", "surface" or "box"
     kind: str = "lines"
+    #: what is shown without a clock (way "counts") beside a y that needs one
+    counts: Axis | None = None
+    #: whether operators run for it; the others are quick
+    joins: bool = True
+    #: the paper's curve, as far as its text gives numbers
+    printed: tuple[Printed, ...] = ()
+
+    def axis_of(self, way: Way) -> Axis:
+        """The y axis of a panel."""
+        return self.counts if way == "counts" and self.counts is not None else self.y

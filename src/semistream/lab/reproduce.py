@@ -4,7 +4,7 @@ out/profile.json            unit costs of this machine
 out/data/                   generated master data; may be removed
 out/raw/about.json          scale, seed and what else all results here have in common
 out/raw/runs.jsonl          every run of an operator
-out/raw/figures/<id>.json   the points of a finished figure
+out/raw/figures/<id>.json   the points of a finished figure, and what they would be with other unit costs
 out/raw/points.parquet      all points, tidy
 """
 
@@ -26,7 +26,9 @@ from semistream.errors import ConfigError, StoreError
 from semistream.lab.figure import Figure, Point
 from semistream.lab.figures.papers import figure_name
 from semistream.lab.laboratory import Lab
-from semistream.lab.measure.runs import versions
+from semistream.lab.measure.runs import NotRemembered, versions
+from semistream.lab.papers_clock import variants
+from semistream.lab.progress import Forecast, foresee, work_of
 
 POINTS_FILE = "points.parquet"
 ABOUT_FILE = "about.json"
@@ -48,26 +50,84 @@ SCHEMA = pa.schema(
 )
 
 
-def reproduce(lab: Lab, figures: Sequence[Figure], begun: Callable[[Figure], None] | None = None) -> Path:
-    """Measure these figures, those apart that the out folder has already; all its points as one Parquet file."""
+#: what every swept point has in common with the point it is a variant of
+_OF_THE_RUN = frozenset({"scale", "seed", "algorithm", "source", "options", "direct", "d", "h_R", "h_S", "hit_share"})
+
+
+def reproduce(
+    lab: Lab,
+    figures: Sequence[Figure],
+    begun: Callable[[Figure], None] | None = None,
+    left: Callable[[Forecast], None] | None = None,
+) -> Path:
+    """Measure these figures, those apart that the out folder has already; all its points as one Parquet file.
+
+    `begun` is told when a figure begins, and `left` is given what knows how long the rest will take.
+    """
     raw = lab.out / "raw"
     (raw / "figures").mkdir(parents=True, exist_ok=True)
     _same_experiment(raw / ABOUT_FILE, lab)
-    finished = {figure_name(path.stem) for path in (raw / "figures").glob("*.json")}
-    for figure in figures:
+    finished = _finished(raw)
+    foreseen = {figure.id: foresee(figure, lab) for figure in figures}
+    forecast = Forecast(work_of(figures, foreseen, 2.0 * lab.rows), finished)
+    if left is not None:
+        left(forecast)
+    for number, figure in enumerate(figures):
+        forecast.begin(figure.id)
         if begun is not None:
             begun(figure)
         if figure.id in finished:
             continue
+        if lab.shelf is not None:
+            lab.shelf.ahead = [foreseen[later.id].stores for later in figures[number:] if later.id not in finished]
+            lab.shelf.clear(lab.let_go)
         started = time.monotonic()
-        points = [asdict(point) for point in figure.run(lab)]
-        spent = time.monotonic() - started
-        _write(
-            figure_file(lab.out, figure.id),
-            {"figure": figure.id, "seconds": spent, "versions": versions(), "points": points},
-        )
+        points = list(figure.run(lab))
+        content = {
+            "figure": figure.id,
+            "seconds": time.monotonic() - started,
+            "versions": versions(),
+            "points": [asdict(point) for point in points],
+            "sweep": _sweep(lab, figure, points),
+        }
+        _write(figure_file(lab.out, figure.id), content)
         write_points(lab.out)
     return write_points(lab.out)
+
+
+def _finished(raw: Path) -> dict[str, float]:
+    """Seconds of the figures that the out folder has."""
+    found = (json.loads(path.read_text(encoding="utf-8")) for path in (raw / "figures").glob("*.json"))
+    return {figure_name(one["figure"]): float(one["seconds"]) for one in found}
+
+
+def _sweep(lab: Lab, figure: Figure, points: Sequence[Point]) -> dict[str, list[dict[str, Any]]]:
+    """The points of the papers' clock with each of its unit costs changed, from the runs that there are."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    if not any(point.way == "papers" for point in points):
+        return found
+    for name, profile in variants(lab.profiles["papers"]).items():
+        try:
+            swept = [point for point in figure.run(lab.repriced(profile)) if point.way == "papers"]
+        except NotRemembered:
+            # A figure that prices while it runs cannot be priced again.
+            return {}
+        found[name] = [
+            {**asdict(point), "settings": {k: v for k, v in point.settings.items() if k not in _OF_THE_RUN}}
+            for point in swept
+        ]
+    return found
+
+
+def read_sweep(out: Path) -> dict[str, dict[str, list[Point]]]:
+    """The points of each finished figure by the variant of the papers' clock that they are priced with."""
+    found = {}
+    for path in sorted((out / "raw" / "figures").glob("*.json")):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        swept = {name: [Point(**point) for point in points] for name, points in content.get("sweep", {}).items()}
+        if swept:
+            found[figure_name(content["figure"])] = swept
+    return found
 
 
 def figure_file(out: Path, figure: str) -> Path:
@@ -76,7 +136,7 @@ def figure_file(out: Path, figure: str) -> Path:
 
 def _same_experiment(path: Path, lab: Lab) -> None:
     """One out folder holds results of one scale, one seed and one archive of weather reports."""
-    about = {
+    about: dict[str, Any] = {
         "scale": lab.scale.name,
         "rows": lab.scale.rows,
         "seed": lab.seed,
@@ -91,6 +151,12 @@ def _same_experiment(path: Path, lab: Lab) -> None:
                     f"{lab.out} holds results with {name} {kept[name]!r}, not {about[name]!r}; choose another out "
                     "folder"
                 )
+        cpus, ours = kept["machine"]["cpus"], about["machine"]["cpus"]
+        if cpus != ours:
+            raise ConfigError(
+                f"{lab.out} holds results of {cpus} CPUs, and this process may use {ours}: their times cannot be "
+                f"compared. Give it {cpus} CPUs (taskset), or choose another out folder"
+            )
         return
     _write(path, about)
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from semistream.errors import ConfigError
 from semistream.lab.workloads import weather
 from semistream.lab.workloads.relation import KEY, MASTER_ROW_BYTES, STREAM_SCHEMA, SyntheticMaster, SyntheticStream
-from semistream.lab.workloads.tpch import ON, Tpch, tpch
+from semistream.lab.workloads.tpch import ON, Tpch, busy_customers, tpch
 from semistream.lab.workloads.weather_reports import WeatherReports
 from semistream.lab.workloads.workload import Reading
 from semistream.lab.workloads.zipf import key_probabilities
@@ -118,9 +118,15 @@ class Synthetic(Source):
 
 @dataclass(frozen=True)
 class TpchSource(Source):
-    """Customer is R, Orders is S; orders are read again from the first when they end."""
+    """Customer is R, Orders is S; orders are read again from the first when they end.
+
+    With `skew` an order's customer is drawn by Zipf's law with that exponent (`busy_customers`), all else being as it
+    is, and no customer's turn comes again only because the orders began again.
+    """
 
     scale_factor: float
+    skew: float | None = None
+    seed: int = 1
 
     @property
     def on(self) -> Mapping[str, str]:  # type: ignore[override]
@@ -135,7 +141,10 @@ class TpchSource(Source):
         return f"tpch-customer-sf{self.scale_factor:g}"
 
     def describe(self) -> dict[str, Any]:
-        return {"data": "tpch", "scale_factor": self.scale_factor}
+        known: dict[str, Any] = {"data": "tpch", "scale_factor": self.scale_factor}
+        if self.skew is not None:
+            known |= {"data": "tpch, skewed orders", "skew": self.skew, "seed": self.seed}
+        return known
 
     def _tables(self, scratch: Path) -> Tpch:
         return tpch(scratch, self.scale_factor)
@@ -148,7 +157,17 @@ class TpchSource(Source):
 
     def stream(self, batch_rows: int, scratch: Path) -> Iterator[pa.RecordBatch]:
         with pq.ParquetFile(self._tables(scratch).orders) as orders:
-            yield from again_and_again(lambda: orders.iter_batches(batch_size=batch_rows), batch_rows)
+            start = 0
+            for batch in again_and_again(lambda: orders.iter_batches(batch_size=batch_rows), batch_rows):
+                yield batch if self.skew is None else self._skewed(batch, start)
+                start += batch.num_rows
+
+    def _skewed(self, batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
+        """These orders, the first of them being the stream's tuple number `start`, with other customers."""
+        assert self.skew is not None
+        at = batch.schema.get_field_index(next(iter(ON)))
+        customers = busy_customers(self.rows, self.skew, self.seed, start, batch.num_rows)
+        return batch.set_column(at, batch.schema.field(at), pa.array(customers, batch.schema.field(at).type))
 
 
 @dataclass(frozen=True)
@@ -156,7 +175,7 @@ class WeatherSource(Source):
     """Cloud reports joined on longitude, many to many: April and August are R, December is S.
 
     Read from the archive's files in `folder`, or made up in their format with about `reports` of them in R. December is
-    read again from its first day when it ends.
+    read again from its first day when it ends. Tuples of both have the papers' 128 bytes.
     """
 
     reports: int
@@ -169,44 +188,47 @@ class WeatherSource(Source):
         return self.reports
 
     @property
+    def made_up(self) -> bool:
+        """Whether no archive was given."""
+        return self.folder is None
+
+    @property
     def store_name(self) -> str:
-        if self.folder is not None:
-            return f"weather-{self.folder.name}"
-        return f"weather-{self.reports}-seed{self.seed}"
+        named = f"{self.reports}-seed{self.seed}" if self.folder is None else self.folder.name
+        return f"weather-{weather.TUPLE_BYTES}-bytes-{named}"
 
     def describe(self) -> dict[str, Any]:
+        known: dict[str, Any] = {"data": "weather", "tuple_bytes": weather.TUPLE_BYTES}
         if self.folder is not None:
-            return {"data": "weather", "folder": self.folder.name}
-        return {"data": "weather reports, made up", "reports": self.reports, "seed": self.seed}
+            return {**known, "folder": self.folder.name}
+        return {**known, "data": "weather reports, made up", "reports": self.reports, "seed": self.seed}
 
-    def _made_up(self, months: tuple[tuple[int, int], ...]) -> WeatherReports:
+    def _months(self, months: tuple[int, ...]) -> Iterator[pa.RecordBatch]:
+        """All reports of these months, of whatever year."""
+        if self.folder is None:
+            found: Iterator[pa.RecordBatch] = self._invented(months).batches()
+        else:
+            found = iter(weather.read_months(self.folder, months))
+        return map(weather.widened, found)
+
+    def _invented(self, months: tuple[int, ...]) -> WeatherReports:
         # April and August have 488 times of report together; ships give a ninth of the reports, as by default.
         each = max(self.reports // 488, 2)
         years = -(-each // 4_750)
         each = -(-each // years)
         ships = min(each // 9, 1_500)
-        spread = tuple((1982 + year, month) for year in range(years) for _, month in months)
+        spread = tuple((1982 + year, month) for year in range(years) for month in months)
         return WeatherReports(spread, self.seed, land_reports=min(each - ships, 7_037), ship_reports=ships)
 
     def build(self, path: Path, scratch: Path) -> None:
-        if self.folder is None:
-            made_up = self._made_up(tuple((0, month) for month in weather.MASTER_MONTHS))
-            build_pages(made_up.reader(), path, on=weather.KEY)
-        else:
-            build_pages(weather.read_months(self.folder, weather.MASTER_MONTHS), path, on=weather.KEY)
+        reports = self._months(weather.MASTER_MONTHS)
+        build_pages(pa.RecordBatchReader.from_batches(weather.WIDE_SCHEMA, reports), path, on=weather.KEY)
 
     def stream_schema(self, scratch: Path) -> pa.Schema:
-        return weather.SCHEMA
+        return weather.WIDE_SCHEMA
 
     def stream(self, batch_rows: int, scratch: Path) -> Iterator[pa.RecordBatch]:
-        made_up = self._made_up(tuple((0, month) for month in weather.STREAM_MONTHS))
-
-        def december() -> Iterator[pa.RecordBatch]:
-            if self.folder is None:
-                return made_up.batches(batch_rows=batch_rows)
-            return iter(weather.read_months(self.folder, weather.STREAM_MONTHS))
-
-        return again_and_again(december, batch_rows)
+        return again_and_again(lambda: self._months(weather.STREAM_MONTHS), batch_rows)
 
 
 def again_and_again(batches: Callable[[], Iterator[pa.RecordBatch]], batch_rows: int) -> Iterator[pa.RecordBatch]:

@@ -25,6 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from semistream.columns.rows import RowLayout
+from semistream.columns.validity import Validity
 from semistream.engine.chunk import Chunk
 from semistream.engine.division import Division
 from semistream.engine.facts import MasterFacts
@@ -35,7 +36,7 @@ from semistream.engine.workplace import Workplace
 from semistream.loops.pages import PageGroups, mapped_group
 from semistream.master.base import ALIGNMENT, PageBlock
 from semistream.parts.cache import Cache
-from semistream.parts.runs import CodeRuns, RunPairs, TupleRuns
+from semistream.parts.runs import CodeRuns, RunPairs, TupleRuns, Versions
 from semistream.predict.counts import Workload
 from semistream.predict.keys import Floats
 from semistream.predict.sharing import needed_pages, page_runs
@@ -249,6 +250,13 @@ class Sweep:
         while pairs.unfinished:
             count = pairs.step(scratch.left, scratch.right)
             yield from joined(self._tuples, rows, scratch.left, scratch.right, count)
+
+    def versions(self, group: Group[AskedRuns], some: Int64s, validity: Validity) -> Versions | None:
+        """Which rows the tuples of some of a group's codes ask for; None if that is not known."""
+        form = self._tuples.form
+        if isinstance(form, RowLayout) or not validity.has_one_unit:
+            return None
+        return Versions.of(group.runs.asking, group.runs, group.at + some, validity, form, group.block)
 
     def asked(self, group: Group[AskedRuns]) -> Int64s:
         """Tuples that asked for each code of a group."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, islice
 from typing import TypeVar
 
@@ -111,17 +110,15 @@ class PageGroups:
                 yield what, self.load(pages)
             return
         wanted = chain(first, wanted)
-        free, reading = deque(self._disks), deque[tuple[Wanted, DiskBuffer, Future[RunRead]]]()
-        readers = ThreadPoolExecutor(len(self._disks) - 1, "semistream reader")
-        try:
+        free, reading = deque(range(len(self._disks))), deque[tuple[Wanted, int]]()
+        buffers, most = [disk.buffer for disk in self._disks], self._disks[0].n_pages
+        with self._work.reader.read_ahead(buffers, most, self._gap_bytes, len(buffers) - 1) as ahead:
             while True:
                 for what, pages in islice(wanted, len(free)):
-                    disk = free.popleft()
-                    reading.append((what, disk, readers.submit(disk.read_runs, pages, self._gap_bytes)))
+                    ahead.ask(free[0], pages)
+                    reading.append((what, free.popleft()))
                 if not reading:
                     return
-                what, disk, run = reading.popleft()
-                yield what, self._took(disk, run.result())
-                free.append(disk)
-        finally:
-            readers.shutdown(cancel_futures=True)
+                what, at = reading.popleft()
+                yield what, self._took(self._disks[at], ahead.wait(at))
+                free.append(at)

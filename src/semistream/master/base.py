@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,9 @@ from semistream.columns.physical import PhysicalSchema
 from semistream.columns.stream_keys import StreamCoder
 from semistream.errors import ConfigError, IndexRequiredError, SchemaError
 from semistream.master.format import Parts
+
+if TYPE_CHECKING:
+    from semistream.master.read_ahead import ReadAhead
 
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
@@ -174,6 +177,13 @@ class PageReader(ABC):
         may do this at once, each into a buffer of its own.
         """
         raise _no_index("read_runs")
+
+    def read_ahead(self, buffers: Sequence[Bytes], n_pages: int, gap_bytes: int, threads: int) -> ReadAhead:
+        """So many threads that do what `read_runs` does, for up to `n_pages` pages at once, into buffers of equal size.
+
+        Close it before the reader.
+        """
+        raise _no_index("read_ahead")
 
     def fitting(self, pages: Int64s, size: int, gap_bytes: int) -> int:
         """How many of the sorted distinct `pages` `read_runs` takes with a buffer of that size; nothing is read."""

@@ -5,7 +5,11 @@ Codes here are those of the rows' keys (`KeyCoder`), whatever code a change has 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Self
 
@@ -14,14 +18,20 @@ import pyarrow as pa
 
 from semistream.columns.physical import PhysicalSchema
 from semistream.columns.rows import page_view, take_paged
+from semistream.errors import StoreError
 from semistream.kernels.lookup import find_runs
-from semistream.master.base import Bools, Int64s, PageBlock, aligned_buffer
+from semistream.master.base import ALIGNMENT, HUGE_PAGE, Bools, Bytes, Int64s, PageBlock, aligned_buffer
 from semistream.master.format import CODE
+from semistream.master.page_reader import PageStoreReader
 from semistream.master.pages import PageMaster
 from semistream.master.sorting import int64_view
 
 #: codes that are looked up together
 _GROUP = 8192
+#: pages that are few enough to be mapped, wherever they are; and of more of them, how many are looked at
+_FEW, _LOOKED_AT = 256, 64
+#: threads that read pages from the disk, which serves many at once, and the buffer that each fills
+_THREADS, _BUFFER = 16, HUGE_PAGE
 _CODE = PhysicalSchema(pa.schema([pa.field(CODE, pa.int64(), nullable=False)]))
 
 
@@ -31,7 +41,8 @@ class LiveRows:
     def __init__(self, master: PageMaster, memory: int, columns: Sequence[str] | None = None) -> None:
         self._master = master
         self._memory = memory
-        self._reader = master.open(master.schema.names if columns is None else list(columns))
+        self._columns = master.schema.names if columns is None else list(columns)
+        self._reader = master.open(self._columns)
         self._physical = self._reader.physical
         self.schema = physical_schema(self._physical)
         recoding = master.coder.recoding
@@ -82,7 +93,61 @@ class LiveRows:
                 yield from self._found(some, codes[group], first[present], last[present])
 
     def _found(self, codes: Int64s, owners: Int64s, first: Int64s, last: Int64s) -> Iterator[pa.RecordBatch]:
-        block = self._reader.map(_distinct(first, last))
+        """Rows of codes that have pages, in the order of these."""
+        pages = _distinct(first, last)
+        direct = self._past_the_page_cache(pages)
+        if direct is None:
+            yield from self._rows_on(self._reader.map(pages), codes, owners, first, last)
+            return
+        most = _BUFFER // (direct.longest_page + 2 * ALIGNMENT)
+        threads = min(_THREADS, self._memory // 4 // _BUFFER)
+        free = SimpleQueue[Bytes]()
+        for _ in range(threads):
+            free.put(aligned_buffer(_BUFFER))
+
+        def read(part: slice) -> list[pa.RecordBatch]:
+            buffer = free.get()
+            try:
+                block = direct.read_runs(_distinct(first[part], last[part]), buffer, 0).block
+                return list(self._rows_on(block, codes[part], owners[part], first[part], last[part]))
+            finally:
+                free.put(buffer)
+
+        with ExitStack() as stack:
+            stack.callback(direct.close)
+            readers = ThreadPoolExecutor(threads, "semistream reader")
+            stack.callback(readers.shutdown, cancel_futures=True)
+            reading = deque[Future[list[pa.RecordBatch]]]()
+            for part in _parts(pages, first, last, most):
+                if part.stop - part.start == 1 and last[part.start] - first[part.start] >= most:
+                    block = self._reader.map(_distinct(first[part], last[part]))
+                    yield from self._rows_on(block, codes[part], owners[part], first[part], last[part])
+                    continue
+                if len(reading) > threads:
+                    yield from reading.popleft().result()
+                reading.append(readers.submit(read, part))
+            while reading:
+                yield from reading.popleft().result()
+
+    def _past_the_page_cache(self, pages: Int64s) -> PageStoreReader | None:
+        """A reader for pages that the page cache lacks, which would take them one by one into small pieces of memory.
+
+        None if most are there, if memory is short, or if the file system refuses it.
+        """
+        if len(pages) < _FEW or self._memory // 4 < 2 * _BUFFER:
+            return None
+        some = pages[:: len(pages) // _LOOKED_AT]
+        if 2 * self._reader.in_memory(some) > len(some):
+            return None
+        try:
+            return self._master.open(self._columns, direct=True)
+        except StoreError:
+            return None
+
+    def _rows_on(
+        self, block: PageBlock, codes: Int64s, owners: Int64s, first: Int64s, last: Int64s
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of codes whose pages `first` to `last` a block has."""
         starts, ends = np.empty_like(codes), np.empty_like(codes)
         find_runs(
             codes,
@@ -166,6 +231,17 @@ def _distinct(first: Int64s, last: Int64s) -> Int64s:
     lengths = last - first + 1
     pages = np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(int(lengths.sum()))
     return np.unique(pages)
+
+
+def _parts(pages: Int64s, first: Int64s, last: Int64s, most: int) -> Iterator[slice]:
+    """Codes with their pages, cut where they would have more than `most` pages; a code with more of them is alone."""
+    begins = np.searchsorted(pages, first)
+    ends = np.maximum.accumulate(np.searchsorted(pages, last, side="right"))
+    at = 0
+    while at < len(first):
+        stop = max(int(np.searchsorted(ends, begins[at] + most, side="right")), at + 1)
+        yield slice(at, stop)
+        at = stop
 
 
 def _within(values: Int64s, known: Int64s) -> Bools:

@@ -20,10 +20,12 @@ from semistream.errors import ChecksumError, ConfigError, StoreError
 from semistream.kernels.hashing import xxhash64_bytes
 from semistream.kernels.pages import (
     CHECKSUM_SEED,
+    announce_pages,
     fitting_pages,
     layout_pages,
     locate_in_fences,
     mark_seen,
+    pages_in_memory,
     populate_pages,
     read_pages,
     unseen_pages,
@@ -46,12 +48,16 @@ from semistream.master.format import CODE, DAMAGED, KEYS
 from semistream.master.frequency import SecondIndex
 from semistream.master.mapped import MappedPages, flag_bytes
 from semistream.master.page_index import first_buffers
+from semistream.master.read_ahead import ReadAhead
 
 if TYPE_CHECKING:
     from semistream.master.pages import PageMaster
 
 # Buffered reads need no alignment; this one keeps buffers of a page on their own cache lines.
 _CACHE_LINE = 64
+# Mapped pages that are read in and checked together, while the disk reads as many behind them: it is slow with one
+# request at a time.
+_TOUCHED_TOGETHER = 512
 
 
 class PageStoreReader(PageReader):
@@ -224,13 +230,30 @@ class PageStoreReader(PageReader):
     def read_runs(self, pages: Int64s, buffer: Bytes, gap_bytes: int) -> RunRead:
         pages = self._chosen(pages)
         base, result = self._fetch(pages, buffer, gap_bytes)
+        return self._run_read(pages.copy(), base, result, buffer)
+
+    def read_ahead(self, buffers: Sequence[Bytes], n_pages: int, gap_bytes: int, threads: int) -> ReadAhead:
+        self._require_ready(buffers[0])
+        index = self._index
+        fixed = self._fds, index.borders, index.shifts, index.starts, index.sums
+        sizes = buffers[0].nbytes, gap_bytes, self._align
+        return ReadAhead(self._chosen, self._finished_run, fixed, sizes, buffers, n_pages, threads)
+
+    def _finished_run(self, pages: Int64s, base: Int64s, result: Int64s, buffer: Bytes) -> RunRead:
+        """What another thread has read and verified."""
+        self._require_open()
+        self._require_read(result)
+        if result[5] >= 0:
+            raise self._wrong_sum(int(pages[result[5]]), int(base[result[5]]))
+        return self._run_read(pages, base, result, buffer)
+
+    def _run_read(self, pages: Int64s, base: Int64s, result: Int64s, buffer: Bytes) -> RunRead:
         done = int(result[0])
         if not done and len(pages):
             raise ConfigError(
                 f"a buffer of {buffer.nbytes} bytes is too small for one page; buffer_bytes says {self.buffer_bytes(1)}"
             )
-        block = self._block(base[:done], pages[:done].copy(), buffer)
-        return RunRead(block, done, int(result[1]), int(result[2]))
+        return RunRead(self._block(base[:done], pages[:done], buffer), done, int(result[1]), int(result[2]))
 
     def fitting(self, pages: Int64s, size: int, gap_bytes: int) -> int:
         index = self._index
@@ -265,19 +288,29 @@ class PageStoreReader(PageReader):
             raise ConfigError(
                 "mapped pages go through the page cache, which direct=True forbids: use read or read_runs"
             )
-        self._require_open()
-        if self._mapped is None:
-            self._mapped = self._map_files()
         pages = self._chosen(pages)
-        mapped = self._mapped
-        shifts = mapped.shifts
-        base = self._index.starts[pages]
-        base += shifts[self._files_of(pages)] if len(shifts) > 1 else shifts
+        base, mapped = self._addresses(pages)
         fresh = np.empty(len(pages), dtype=np.int64)
         count = unseen_pages(pages, mapped.seen, fresh)
         if count:
             self._touch(base[fresh[:count]], pages[fresh[:count]], mapped.seen)
         return self._block(base, pages, mapped.files)
+
+    def in_memory(self, pages: Int64s) -> int:
+        """How many of some pages the page cache has; all of them, if the system does not tell."""
+        pages = self._chosen(pages)
+        base, _ = self._addresses(pages)
+        return int(pages_in_memory(base, pages, self._index.starts))
+
+    def _addresses(self, pages: Int64s) -> tuple[Int64s, MappedPages]:
+        """Where pages are in the mapped files."""
+        self._require_open()
+        if self._mapped is None:
+            self._mapped = self._map_files()
+        shifts = self._mapped.shifts
+        base = self._index.starts[pages]
+        base += shifts[self._files_of(pages)] if len(shifts) > 1 else shifts
+        return base, self._mapped
 
     def _map_files(self) -> MappedPages:
         """As an earlier reader of the same master left them, or for the first time."""
@@ -289,6 +322,15 @@ class PageStoreReader(PageReader):
 
     def _touch(self, base: Int64s, pages: Int64s, seen: Bytes) -> None:
         """Read and check mapped pages the first time they are wanted; a failure is an error and not a signal."""
+        starts, step = self._index.starts, _TOUCHED_TOGETHER
+        announce_pages(base[:step], pages[:step], starts)
+        for at in range(0, len(pages), step):
+            behind = slice(at + step, at + 2 * step)
+            announce_pages(base[behind], pages[behind], starts)
+            self._touch_some(base[at : at + step], pages[at : at + step])
+        mark_seen(pages, seen)
+
+    def _touch_some(self, base: Int64s, pages: Int64s) -> None:
         if populate_pages(base, pages, self._index.starts) >= 0:
             # The kernel is older than Linux 5.14, or the pages cannot be read: reading them in tells.
             buffer = aligned_buffer(self.buffer_bytes(1))
@@ -297,7 +339,6 @@ class PageStoreReader(PageReader):
         bad = verify_pages(base, pages, self._index.starts, self._index.sums)
         if bad >= 0:
             raise self._wrong_sum(int(pages[bad]), int(base[bad]))
-        mark_seen(pages, seen)
 
     def locate(self, codes: Int64s) -> tuple[Int64s, Int64s]:
         codes = np.ascontiguousarray(codes)
@@ -369,14 +410,17 @@ class PageStoreReader(PageReader):
 
     def _checked(self, pages: Int64s, base: Int64s, result: Int64s) -> int:
         """How many pages were read, and are what was written."""
-        if result[3] >= 0:
-            file = int(result[4])
-            raise failed_read(self._paths[file], int(self._fds[file]), int(result[3]), self._direct)
+        self._require_read(result)
         done = int(result[0])
         bad = verify_pages(base[:done], pages[:done], self._index.starts, self._index.sums)
         if bad >= 0:
             raise self._wrong_sum(int(pages[bad]), int(base[bad]))
         return done
+
+    def _require_read(self, result: Int64s) -> None:
+        if result[3] >= 0:
+            file = int(result[4])
+            raise failed_read(self._paths[file], int(self._fds[file]), int(result[3]), self._direct)
 
     def _wrong_sum(self, page: int, address: int) -> ChecksumError:
         size = int(self._index.starts[page + 1] - self._index.starts[page])

@@ -12,12 +12,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from semistream.columns.rows import INT32_MAX, Paged, RowLayout, take_rows
-from semistream.columns.validity import AsOf
+from semistream.columns.validity import AsOf, Validity
 from semistream.kernels import cache as kernel
 from semistream.kernels import compact as compact_kernel
 from semistream.kernels import rows as row_kernel
-from semistream.kernels import validity
+from semistream.kernels import validity, versions
 from semistream.parts.arena import Arena, ArenaShape, BlockPool, Pool
+from semistream.parts.runs import Versions
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -229,10 +230,7 @@ class Cache:
         rows_after = np.cumsum(lengths)
         total = int(rows_after[-1])
         ids = np.repeat(starts[:runs] - rows_after + lengths, lengths) + np.arange(total, dtype=np.int64)
-        if block is not None and self.layout.has_var:
-            runs = self._fitting_var(ids, rows_after, block)
-        else:
-            runs = int(np.searchsorted(rows_after, self.row_room, side="right"))
+        runs = self._fitting_runs(ids, rows_after, block)
         if runs == 0:
             return 0
         slots = np.empty(int(rows_after[runs - 1]), dtype=np.int64)
@@ -242,6 +240,33 @@ class Cache:
         if block is not None:
             self.pack(block, ids, filled, slots)
         return runs
+
+    def admit_versions(self, codes: Int64s, wanted: Versions, counts: Int64s, block: Paged, between: Validity) -> int:
+        """The same for an as-of join: keys with those of their versions that were asked for.
+
+        A key that has some versions already gets the others as well.
+        """
+        runs = min(len(codes), self.max_keys - self.keys)
+        if runs <= 0:
+            return 0
+        rows_after = wanted.stops[:runs]
+        runs = self._fitting_runs(wanted.rows[: int(rows_after[-1])], rows_after, block)
+        if runs == 0:
+            return 0
+        slots, ids = (np.empty(int(rows_after[runs - 1]), dtype=np.int64) for _ in range(2))
+        offered = (codes, wanted.stops, wanted.rows, wanted.times, wanted.is_whole, counts, runs)
+        rows = (self.pool.view, self.blocks.state, self.layout.chain_at)
+        filled = versions.admit_versions(
+            *offered, self.entries, self.state, *rows, slots, ids, *between.packed(self.layout)
+        )
+        self.pack(block, ids, int(filled), slots)
+        return runs
+
+    def _fitting_runs(self, ids: Int64s, rows_after: Int64s, block: Paged | None) -> int:
+        """How many runs, from the first on, find room; run r has rows of a block, `ids`, as far as `rows_after[r]`."""
+        if block is not None and self.layout.has_var:
+            return self._fitting_var(ids, rows_after, block)
+        return int(np.searchsorted(rows_after, self.row_room, side="right"))
 
     def fitting(self, ids: Int64s, block: Paged) -> int:
         """How many of these rows of a block, from the first on, the cache has room for."""

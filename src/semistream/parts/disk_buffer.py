@@ -67,11 +67,11 @@ class DiskBuffer:
         return block
 
     def read_runs(self, pages: Int64s, gap_bytes: int) -> RunRead:
-        """Read as many of the sorted pages as fit in one sweep; may run in a thread, for whoever asks `took` later."""
+        """Read as many of the sorted pages as fit in one sweep; `took` counts them."""
         return self.reader.read_runs(pages[: self.n_pages], self.buffer, gap_bytes)
 
     def took(self, run: RunRead) -> PageBlock:
-        """Count what `read_runs` got; `codes` are not made for it."""
+        """Count what was read into this buffer, here or by a thread; `codes` are not made for it."""
         self.pages_read += run.pages
         self.reads += run.reads
         self.bytes_read += run.bytes

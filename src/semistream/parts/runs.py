@@ -5,6 +5,7 @@ tuples -> TupleRuns (sorted by code) -> CodeRuns (pages of every code) -> where 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,11 @@ from semistream.columns.rows import Paged, page_view
 from semistream.columns.validity import Validity
 from semistream.kernels import lookup as kernel
 from semistream.kernels import validity as validity_kernel
+from semistream.kernels import versions as versions_kernel
 from semistream.master.base import PageBlock
 
 Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 class TupleRuns:
@@ -125,3 +128,31 @@ class RunPairs:
         if self._valid is not None:
             return int(validity_kernel.expand_valid(*arrays, *self._valid))
         return int(kernel.expand_pairs(*arrays, self._first_only))
+
+
+@dataclass(frozen=True, eq=False)
+class Versions:
+    """Rows of keys with a history that are worth a place in a cache: those that were asked for.
+
+    Those of run r are `rows[stops[r - 1] : stops[r]]`: all that the key has if it `is_whole`; else each of them was
+    asked for at its time in `times`, and is all that R has for the times at which it was valid.
+    """
+
+    rows: Int64s
+    times: Int64s
+    stops: Int64s
+    is_whole: Bools
+
+    @staticmethod
+    def of(tuples: TupleRuns, runs: CodeRuns, some: Int64s, validity: Validity, form: Paged, block: Paged) -> Versions:
+        """What the tuples of some runs, which stand in `form`, ask of their rows in a block."""
+        lengths = runs.ends[some] - runs.starts[some]
+        room = int(lengths.sum() + (tuples.offsets[some + 1] - tuples.offsets[some]).sum())
+        rows, times = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.int64)
+        stops, is_whole = np.zeros(len(some), dtype=np.int64), np.zeros(len(some), dtype=np.bool_)
+        bounds = np.empty(2 * int(lengths.max(initial=0)), dtype=np.int64)
+        history = page_view(block), page_view(form), validity.time, validity.start, validity.end
+        found = (bounds, rows, is_whole, stops, times)
+        versions_kernel.wanted_versions(some, tuples.refs, tuples.offsets, runs.starts, runs.ends, history, *found)
+        count = int(stops[-1]) if len(stops) else 0
+        return Versions(rows[:count], times[:count], stops, is_whole)

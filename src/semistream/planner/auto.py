@@ -11,7 +11,6 @@ work goes on with what it has learnt, and a change must promise a quarter more.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -37,6 +36,7 @@ from semistream.planner.plan import Candidate, JoinPlan, make_plan
 from semistream.planner.policy import Policy
 from semistream.planner.prospect import Experience, Prospect, same
 from semistream.planner.stream import StreamSample, StreamStatistics
+from semistream.planner.succession import Succession
 from semistream.planner.trial import Trial, worth_trying
 from semistream.spec import AUTO, JoinSpec
 
@@ -72,7 +72,7 @@ class AutoJoin(JoinLife):
         self._policy = Policy() if policy is None else policy
         self._sample_bytes = self._policy.sample_bytes(budget_bytes, _LEAST_SAMPLE_BYTES)
         self._given, self._profile, self._max_delay_s, self._reading = sample, profile, max_delay_s, reading
-        self._join: SemiStreamJoin | None = None
+        self._operators = Succession()
         self._shape: StreamShape | None = None
         self._plan: JoinPlan | None = None
         self._chosen: Candidate | None = None
@@ -89,9 +89,6 @@ class AutoJoin(JoinLife):
         #: batches after which the caller drained
         self._drained = 0
         self._trial: Trial | None = None
-        self._earlier = JoinStats()
-        self._earlier_seconds = 0.0
-        self._peak = 0
         self._revisions: list[str] = []
         self._experience = Experience()
         self._watch = Watch(self._policy)
@@ -195,10 +192,14 @@ class AutoJoin(JoinLife):
 
     def _start(self, schema: pa.Schema) -> None:
         capacity = self._sample_bytes // _SAMPLE_BYTES_PER_KEY
-        self._sample = StreamSample(self.master, self.spec, schema, capacity=capacity)
+        # A small budget has room for few keys beside an operator: hardly enough to see a skew. None is open yet.
+        first = max(min(self._total // _SAMPLE_BYTES_PER_KEY, self._policy.first_sample), capacity)
+        self._sample = StreamSample(self.master, self.spec, schema, capacity=first)
         if self._given is not None:
             self._learn(self._given)
-        self._open(self._planned(schema, self._join_bytes, rough=self._given is None), schema)
+        plan = self._planned(schema, self._join_bytes, rough=self._given is None)
+        self._sample.limit(capacity)
+        self._open(plan, schema)
         self._shape = StreamShape(schema)
 
     def _look_at(self, batch: pa.RecordBatch, rows: int) -> None:
@@ -247,7 +248,9 @@ class AutoJoin(JoinLife):
 
     # --------------------------------------------------------------------------------------- the plan
 
-    def _planned(self, schema: pa.Schema, budget: int, *, rough: bool = False, sizes: int = 1) -> JoinPlan:
+    def _planned(
+        self, schema: pa.Schema, budget: int, *, rough: bool = False, sizes: int = 1, for_trial: bool = False
+    ) -> JoinPlan:
         """`rough`: as long as nothing is known of the stream sizes and young caches are not worth the time."""
         assert self._sample is not None
         stream = StreamStatistics.assumed(self.master.n_rows) if self._plan is None else self._plan.stream
@@ -267,6 +270,7 @@ class AutoJoin(JoinLife):
             sizes=0 if rough else sizes,
             policy=self._policy,
             horizon=math.inf if rough else self._ahead,
+            for_trial=for_trial,
         )
 
     @property
@@ -286,9 +290,11 @@ class AutoJoin(JoinLife):
         for candidate in plan.candidates:
             if self._join is None or self._chosen is None or not same(candidate, self._chosen):
                 # Before the other one is opened, for there is one budget.
-                self._retire()
+                if self._join is not None:
+                    self._operators.retire()
+                    self._watch.begin()
                 try:
-                    self._join = self._opened(candidate, schema)
+                    self._operators.join = self._opened(candidate, schema)
                 except BudgetError as error:
                     refused = error
                     continue
@@ -306,16 +312,6 @@ class AutoJoin(JoinLife):
             raise
         return join
 
-    def _retire(self) -> None:
-        if self._join is None:
-            return
-        self._earlier = self._earlier + self._join.stats
-        self._earlier_seconds += self._join.seconds
-        self._peak = max(self._peak, self._join.memory.peak_bytes)
-        self._join.close()
-        self._join = None
-        self._watch.begin()
-
     def _try(self, trial: Trial) -> Iterator[pa.RecordBatch]:
         """Go on with the trial: the next operator that takes part or, after the last, the best of them."""
         join, chosen = self._operator(), self._chosen
@@ -324,7 +320,7 @@ class AutoJoin(JoinLife):
         ahead_s = self._prospect.seconds_left
         again = not trial.begun and ahead_s >= self._policy.plan_from_s
         sizes = self._policy.most_tried if ahead_s >= self._policy.all_sizes_from_s else 1
-        plan = self._planned(schema, self._join_bytes, sizes=sizes) if again else trial.plan
+        plan = self._planned(schema, self._join_bytes, sizes=sizes, for_trial=True) if again else trial.plan
         known = next((each for each in plan.candidates if same(each, chosen)), chosen)
         achieved = self._experience.parts
         trial.learn(known, self._batch, achieved)
@@ -372,7 +368,7 @@ class AutoJoin(JoinLife):
             unmatched = done.unmatched if counts else int(done.finished * self._plan.stream.absent)
             sample.matched(done.finished, unmatched, done.rows_out if self.spec.carries_master else 0)
         schema = self._stream_schema
-        plan = self._planned(schema, self._join_bytes)
+        plan = self._planned(schema, self._join_bytes, for_trial=True)
         mine = next((each for each in plan.candidates if each.algorithm == chosen.algorithm), None)
         known = chosen if mine is None else mine
         experience.learn(known, done, window.before, window.seconds)
@@ -402,6 +398,11 @@ class AutoJoin(JoinLife):
         return Trial(self._plan, self._policy, self._prospect.seconds_left)
 
     # ----------------------------------------------------------------------------- what it says of itself
+
+    @property
+    def _join(self) -> SemiStreamJoin | None:
+        """The operator at work."""
+        return self._operators.join
 
     def _operator(self) -> SemiStreamJoin:
         if self._join is None:
@@ -435,29 +436,17 @@ class AutoJoin(JoinLife):
     @property
     def stats(self) -> JoinStats:
         """What the join did so far, in counts, whichever operators did it."""
-        return self._earlier + self._join.stats if self._join is not None else copy.copy(self._earlier)
+        return self._operators.stats
 
     @property
     def seconds(self) -> float:
         """Time spent in `push`, `drain` and `advance`."""
-        return self._earlier_seconds + (self._join.seconds if self._join is not None else 0.0)
+        return self._operators.seconds
 
     @property
     def memory(self) -> MemoryReport:
         """Bytes by component; the sample of the stream is one."""
-        own = {"stream sample": self._sample_bytes}
-        if self._join is None:
-            return MemoryReport(self._total, self._sample_bytes, self._sample_bytes, own, own)
-        held = self._join.memory
-        peak = max(self._peak, held.peak_bytes) + self._sample_bytes
-        return MemoryReport(
-            self._total,
-            held.bytes_now + self._sample_bytes,
-            peak,
-            {**own, **held.now},
-            {**own, **held.peak},
-            held.largest_piece_bytes,
-        )
+        return self._operators.memory(self._total, {"stream sample": self._sample_bytes})
 
     def explain(self) -> Explanation:
         """Why this operator, what was predicted and, after a run, what was measured."""

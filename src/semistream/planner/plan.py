@@ -145,14 +145,16 @@ def make_plan(
     sizes: int = 1,
     policy: Policy | None = None,
     horizon: float | None = None,
+    for_trial: bool = True,
 ) -> JoinPlan:
     """Choose an algorithm and its sizes.
 
     `budget` is the bytes of the join, or a function that gives them for an algorithm. With `micro_batches` every batch
     of `batch` tuples is finished by itself, unless `max_delay_s` allows scans to let tuples wait. `options` are the
     user's, kept by every algorithm that has them; `sizes` says for how many of the best others than the usual sizes are
-    looked for. `horizon` is the number of tuples that are still to come (default: the policy's). If nothing but memory
-    is lacking, that is a `BudgetError`.
+    looked for. `horizon` is the number of tuples that are still to come (default: the policy's). With `for_trial` those
+    who are close to the best are priced as exactly as the best. If nothing but memory is lacking, that is a
+    `BudgetError`.
     """
     policy = Policy() if policy is None else policy
     ahead = policy.ahead() if horizon is None else horizon
@@ -198,7 +200,7 @@ def make_plan(
         reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
         kind = BudgetError if too_small and not too_slow else ConfigError
         raise kind(f"no operator can do this join. {reasons}")
-    found = ranked(found, profile, ahead, policy)
+    found = ranked(found, profile, ahead, policy, for_trial=for_trial)
     best = found[0].rate_per_s
     if ahead / best >= policy.sizes_from_s:
         for place, each in enumerate(found[:sizes]):
@@ -210,15 +212,17 @@ def make_plan(
     return JoinPlan(tuple(found), refused, stream, profile, ahead)
 
 
-def ranked(candidates: list[Candidate], profile: CostProfile, horizon: float, policy: Policy) -> list[Candidate]:
+def ranked(
+    candidates: list[Candidate], profile: CostProfile, horizon: float, policy: Policy, *, for_trial: bool = True
+) -> list[Candidate]:
     """The same over a horizon, best first. Nobody is faster young than at rest: the hopeless are not looked into.
 
-    Where there is time for a trial, those who are close to the best are looked into as well.
+    For a trial, where there is time for one, those who are close to the best are looked into as well.
     """
     found: list[Candidate] = []
     best = 0.0
     for each in sorted(candidates, key=lambda each: -each.rate_per_s):
-        has_time = best == 0.0 or horizon / best >= policy.plan_from_s
+        has_time = for_trial and (best == 0.0 or horizon / best >= policy.plan_from_s)
         is_hopeless = each.rate_per_s < (policy.close if has_time else 1.0) * best
         young = replace(each, horizon=horizon) if is_hopeless else each.over(horizon, profile)
         found.append(young)

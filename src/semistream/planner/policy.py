@@ -25,6 +25,8 @@ class Policy:
     largest_sample_part: int = 16
     small_sample_bytes: int = 1 << 16
     most_sample_bytes: int = 4 << 20
+    #: tuples of the first batch that are counted if the whole budget has room for them, for no operator is open then
+    first_sample: int = 1 << 15
     #: one batch in this many is sampled once the plan stands, and no more often than after as many tuples per key that
     #: the sample has room for: to count them takes a sort of all its keys
     sampled_batches: int = 8
@@ -58,9 +60,10 @@ class Policy:
     #: tuples that a cached key needs until the cache has learnt what it will
     warm_tuples_per_key: float = 8.0
 
-    #: who promises this part of the best rate is tried, this many at most
+    #: who promises this part of the best rate is tried, this many at most, and fewer on Spark: a look takes some tasks
     close: float = 0.5
     most_tried: int = 6
+    most_tried_on_spark: int = 3
     #: part of the time still to come that a trial may cost, by what is known before it
     trial_share: float = 0.05
     #: how far two predicted rates may be off beside each other, as a standard deviation of the logarithm: what a trial

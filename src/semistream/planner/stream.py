@@ -88,6 +88,10 @@ class StreamSample:
         self._counts = FrequencySample(self._counts.capacity)
         self._null = 0
 
+    def limit(self, capacity: int) -> None:
+        """Keep no more than so many keys, from here on."""
+        self._counts.limit(capacity)
+
     def add(self, batch: pa.RecordBatch) -> None:
         """Count a batch, or as much of it, drawn at random, as the sample holds."""
         part = self._drawn(batch, self._counts.capacity)
@@ -132,7 +136,9 @@ class StreamSample:
         keys = pa.RecordBatch.from_arrays([to_plain(column) for column in columns], names=names)
         if batch.num_rows <= rows:
             return keys
-        return keys.take(pa.array(np.sort(self._random.choice(batch.num_rows, rows, replace=False))))
+        # One of each of so many stretches: that takes no shuffle of all tuples.
+        edges = np.arange(rows + 1) * batch.num_rows // rows
+        return keys.take(pa.array(self._random.integers(edges[:-1], edges[1:])))
 
     def statistics(self) -> StreamStatistics:
         """What the sample says; what it does not know is assumed."""

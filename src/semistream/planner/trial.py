@@ -18,7 +18,7 @@ import copy
 import math
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
@@ -31,18 +31,76 @@ from semistream.planner.policy import Policy
 from semistream.planner.prospect import Prospect, same
 
 
-@dataclass
-class _Stretch:
-    """The work of one operator: when it was last looked at, and since when it counts."""
+@dataclass(frozen=True)
+class Shown:
+    """What an operator did in a stretch: plain numbers, which can be kept and held against any plan."""
 
-    join: SemiStreamJoin
-    stats: JoinStats = field(default_factory=JoinStats)
-    seconds: float = 0.0
-    hits: float | None = None
-    counts: bool = False
-    #: far behind the best: nobody waits for it to come to rest
-    is_hopeless: bool = False
-    paces: list[float] = field(default_factory=list)
+    #: tuples that it had had when the stretch began
+    before: int
+    tuples: int
+    seconds: float
+    #: what the fixed piece of work took meanwhile
+    pace: float
+
+    @property
+    def rate_per_s(self) -> float:
+        return self.tuples / max(self.seconds, 1e-9)
+
+    def part(self, candidate: Candidate, usual_pace: float, learners: float = 1.0) -> float:
+        """The part of the speed predicted for its age that the candidate reached.
+
+        `learners` joins have learnt together, each as many tuples as this one.
+        """
+        seconds = max(self.seconds * usual_pace / self.pace, 1e-9)
+        return candidate.outlook.seconds(self.tuples, self.before * learners) / seconds
+
+
+class Stretch:
+    """The work of one operator on trial: first its hits come to rest, then it counts for a while."""
+
+    def __init__(self, join: SemiStreamJoin, policy: Policy, pace: Pace) -> None:
+        self.join = join
+        #: what it had done before that which counts, and how long that took
+        self.stats = JoinStats()
+        self._seconds = 0.0
+        #: far behind the best: nobody waits for it to come to rest
+        self.is_hopeless = False
+        self._policy, self._pace = policy, pace
+        self._hits: float | None = None
+        self._counts = False
+        self._paces: list[float] = []
+
+    def is_shown(self, best: float) -> bool:
+        """Asked after every batch: whether the join has shown what it can do; the `best` had so many tuples/s."""
+        join, policy = self.join, self._policy
+        done = join.stats.tuples_in
+        if done >= policy.glance and join.seconds * best > policy.far_behind * done:
+            self.stats, self._seconds, self.is_hopeless = JoinStats(), 0.0, True
+            return True
+        spent = join.seconds - self._seconds
+        if not self._counts:
+            if spent >= policy.window_s:
+                self._look()
+            return False
+        if spent >= policy.pace_s * (len(self._paces) + 1):
+            self._paces.append(self._pace.seconds())
+        return spent >= policy.stretch_s
+
+    def shown(self) -> Shown:
+        """What it did in the time that counts."""
+        done = self.join.stats - self.stats
+        tuples = done.tuples_in if self.is_hopeless else done.finished
+        pace = median(self._paces) if self._paces else self._pace.seconds()
+        return Shown(int(self.stats.tuples_in), int(tuples), float(self.join.seconds - self._seconds), pace)
+
+    def _look(self) -> None:
+        """The end of a window: if hits have come to rest what follows counts, and after a while it counts anyway."""
+        now, before, policy = self.join.stats, self.stats, self._policy
+        asked = now.cache_hits + now.cache_misses - before.cache_hits - before.cache_misses
+        hits = (now.cache_hits - before.cache_hits) / asked if asked else 0.0
+        at_rest = now.has_turned_over and self._hits is not None and abs(hits - self._hits) <= policy.at_rest
+        self.stats, self._seconds, self._hits = copy.copy(now), self.join.seconds, hits
+        self._counts = at_rest or self._seconds >= policy.most_warm_s
 
 
 def worth_trying(
@@ -81,6 +139,20 @@ def _leaves_soon(candidate: Candidate, policy: Policy) -> bool:
     return candidate.prediction.leave_s <= policy.longest_cycle_s
 
 
+def second_turn(ranked: Sequence[Candidate], prospect: Prospect, policy: Policy) -> list[Candidate]:
+    """Those of the `ranked`, all of whom were tried, that came close to the best: they deserve another turn.
+
+    Within a stretch a disk or a neighbour may have favoured one of them. None, where there is no time for that.
+    """
+    best = prospect.rate(ranked[0])
+    close = [each for each in ranked if prospect.rate(each) >= policy.even * best]
+    seconds = len(close) * (policy.most_warm_s + policy.stretch_s)
+    if len(close) < 2 or seconds > policy.trial_share * prospect.seconds_left:
+        return []
+    # Who is at work had its turn just now.
+    return sorted(close, key=lambda each: same(each, prospect.running))
+
+
 class Trial:
     """Which operators are still to be tried, and whose stretch is running. It begins with the operator that is open."""
 
@@ -88,8 +160,8 @@ class Trial:
         self.plan = plan
         self._policy = policy.within(seconds_left)
         self._waiting: list[Candidate] | None = None
-        self._stretch: _Stretch | None = None
-        self._pace = _Pace()
+        self._stretch: Stretch | None = None
+        self._pace = Pace()
         self._usual: float | None = None
         #: tuples per second of the fastest so far
         self._best = 0.0
@@ -108,20 +180,9 @@ class Trial:
 
     def is_shown(self, join: SemiStreamJoin) -> bool:
         """Asked after every batch: whether the join has shown what it can do."""
-        stretch = self._stretch
-        if stretch is None or stretch.join is not join:
-            self._stretch = stretch = _Stretch(join)
-        if self._is_far_behind(join):
-            stretch.stats, stretch.seconds, stretch.is_hopeless = JoinStats(), 0.0, True
-            return True
-        spent = join.seconds - stretch.seconds
-        if not stretch.counts:
-            if spent >= self._policy.window_s:
-                self._look(stretch)
-            return False
-        if spent >= self._policy.pace_s * (len(stretch.paces) + 1):
-            stretch.paces.append(self._pace.seconds())
-        return spent >= self._policy.stretch_s
+        if self._stretch is None or self._stretch.join is not join:
+            self._stretch = Stretch(join, self._policy, self._pace)
+        return self._stretch.is_shown(self._best)
 
     def learn(self, running: Candidate, batch: int, parts: dict[str, float]) -> None:
         """Take over what the candidate reached in the stretch that has ended, beside what it did the first time."""
@@ -132,51 +193,27 @@ class Trial:
         """The part of the speed predicted for its age that the candidate reached in the stretch that has ended."""
         stretch = self._stretch
         assert stretch is not None
-        pace = median(stretch.paces) if stretch.paces else self._pace.seconds()
+        shown, join = stretch.shown(), stretch.join
         if self._usual is None:
-            self._usual = pace
-        join, before = stretch.join, stretch.stats
-        seconds = max((join.seconds - stretch.seconds) * self._usual / pace, 1e-9)
-        done = join.stats - before
-        tuples = done.tuples_in if stretch.is_hopeless else done.finished
-        self._best = max(self._best, done.finished / seconds)
-        if tuples and (join.stats.has_turned_over or stretch.is_hopeless):
-            return running.outlook.seconds(tuples, before.tuples_in) / seconds
-        return CostClock(self.plan.profile).since(join, before, batch=batch).seconds / seconds
+            self._usual = shown.pace
+        seconds = max(shown.seconds * self._usual / shown.pace, 1e-9)
+        self._best = max(self._best, (join.stats.finished - stretch.stats.finished) / seconds)
+        if shown.tuples and (join.stats.has_turned_over or stretch.is_hopeless):
+            return shown.part(running, self._usual)
+        return CostClock(self.plan.profile).since(join, stretch.stats, batch=batch).seconds / seconds
 
     def next(self) -> Candidate | None:
         """The operator that is to be opened now."""
         return self._waiting.pop(0) if self._waiting else None
 
     def repeat(self, ranked: Sequence[Candidate], prospect: Prospect) -> None:
-        """Let those who came close to the best of the `ranked`, all of whom were tried, have another turn, once.
-
-        Within a stretch a disk or a neighbour may have favoured one of them.
-        """
-        policy, best = self._policy, prospect.rate(ranked[0])
-        close = [each for each in ranked if prospect.rate(each) >= policy.even * best]
-        seconds = len(close) * (policy.most_warm_s + policy.stretch_s)
-        if self._is_again or len(close) < 2 or seconds > policy.trial_share * prospect.seconds_left:
-            return
-        self._is_again = True
-        # Who is at work had its turn just now.
-        self._waiting = sorted(close, key=lambda each: same(each, prospect.running))
-
-    def _is_far_behind(self, join: SemiStreamJoin) -> bool:
-        done = join.stats.tuples_in
-        return done >= self._policy.glance and join.seconds * self._best > self._policy.far_behind * done
-
-    def _look(self, stretch: _Stretch) -> None:
-        """The end of a window: if hits have come to rest what follows counts, and after a while it counts anyway."""
-        now, before = stretch.join.stats, stretch.stats
-        asked = now.cache_hits + now.cache_misses - before.cache_hits - before.cache_misses
-        hits = (now.cache_hits - before.cache_hits) / asked if asked else 0.0
-        at_rest = now.has_turned_over and stretch.hits is not None and abs(hits - stretch.hits) <= self._policy.at_rest
-        stretch.stats, stretch.seconds, stretch.hits = copy.copy(now), stretch.join.seconds, hits
-        stretch.counts = at_rest or stretch.seconds >= self._policy.most_warm_s
+        """Let those who came close to the best of the `ranked`, all of whom were tried, have another turn, once."""
+        close = [] if self._is_again else second_turn(ranked, prospect, self._policy)
+        if close:
+            self._is_again, self._waiting = True, close
 
 
-class _Pace:
+class Pace:
     """Look-ups all over a small table: what every operator does most."""
 
     def __init__(self) -> None:

@@ -3,13 +3,14 @@
 The papers take Zipf's law with exponent 1 and one master tuple per key, and approximate its sums by logarithms (ssj2014
 eqs 4-10, oxhybridjoin2012 eqs 4-9). Here a stream is a list of key classes: a number of keys, each with probability p
 and m master tuples. That says all of it at once: any exponent, many master tuples per key, keys that R lacks (m = 0),
-and what a sample of a real stream shows. A formula is then a sum over classes, a few thousand terms for any number of
-keys.
+and what a sample of a real stream shows. A formula is then a sum over classes, a few hundred terms for any number of
+keys: a plan asks for hundreds of such sums before the first tuple is joined.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +22,14 @@ from semistream.errors import ConfigError
 Floats = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
 
-EULER_GAMMA = 0.5772156649015329
-#: ranks that are a class each; behind them a class has this much wider ranks than the one before
-_SINGLE_RANKS = 1024
+#: the last rank of a class is so many times the last one of the class before; up to where that is one rank further
+#: each rank is a class
 _CLASS_GROWTH = 1.03
-#: how exactly the level of a frequency recorder is looked for, as a part of it
+_SINGLE_RANKS = math.ceil(1.0 / (_CLASS_GROWTH - 1.0))
+#: how exactly the level of a frequency recorder is looked for: as a part of the cache, and as the root of a count
 _LEVEL_STEP = 1e-4
+#: so many powers of e below what is looked for a line says nothing
+_FAR_BELOW = 50.0
 #: terms summed one by one before the Euler-Maclaurin formula takes over
 _FIRST_TERMS = 32
 _MOST_ROWS_PER_KEY = 12
@@ -60,16 +63,6 @@ def harmonic(n: Any, exponent: float) -> Floats:
     tail -= s * (s + 1) * (s + 2) / 720 * (a ** (-s - 3) - x ** (-s - 3))
     at = np.clip(n, 0, _FIRST_TERMS - 1).astype(np.int64)
     return np.asarray(np.where(n < a, few[at], few[-1] + tail))
-
-
-def paper_p_N(h_R: float, R_t: float) -> float:
-    """ssj2014 eq 5, oxhybridjoin2012 eq 4: p_N = ln h_R / ln R_t. Exponent 1, and Euler's constant left out."""
-    return math.log(h_R) / math.log(R_t)
-
-
-def paper_p_S(h_R: float, R_t: float, d: float) -> float:
-    """ssj2014 eq 8, oxhybridjoin2012 eq 7: mean p_S = (ln R_t - ln h_R) / (n (ln R_t + gamma)), n = (R_t - h_R) / d."""
-    return (math.log(R_t) - math.log(h_R)) / ((R_t - h_R) / d * (math.log(R_t) + EULER_GAMMA))
 
 
 @dataclass(frozen=True)
@@ -126,16 +119,16 @@ class KeyClasses:
         came = self.came(seen)
         if float((size * came).sum()) <= h_R:
             return came
-        known = min(memory, seen)
-        expected = np.sqrt(self.p * known)
-        low, high = 0.0, math.sqrt(float(self.p.max()) * known) + 4.0
-        while high - low > _LEVEL_STEP * max(high, 1.0):
-            level = (low + high) / 2
-            if float((size * np.minimum(normal_cdf(2 * (expected - level)), came)).sum()) > h_R:
-                low = level
-            else:
-                high = level
-        return np.minimum(normal_cdf(2 * (expected - high)), came)
+        expected = np.sqrt(self.p * min(memory, seen))
+
+        def above(level: float) -> Floats:
+            return np.minimum(normal_cdf(2 * (expected - level)), came)
+
+        # Where the cache would be full if counts were exact.
+        border = min(int(np.searchsorted(np.cumsum(size * came), h_R)), len(expected) - 1)
+        top = float(expected.max()) + 4.0
+        room = max(h_R, 1e-9)
+        return above(_level(lambda level: float((size * above(level)).sum()) / room, float(expected[border]), top))
 
     def fills(self, h_R: float, seen: float) -> bool:
         """Whether a cache of h_R tuples that lets everything in has room left after `seen` tuples, and will be full."""
@@ -159,6 +152,32 @@ class KeyClasses:
         return float((self.count * self.came(tuples)).sum())
 
 
+def _level(filled: Callable[[float], float], guess: float, top: float) -> float:
+    """The level from 0 to `top` at which `filled`, which falls, is 1: 0 where it is less everywhere.
+
+    Straight lines through the logarithm of the two closest values, from both sides: a third of the steps of halving.
+    """
+    low, high = 0.0, top
+    above = below = None
+    level = min(guess, top)
+    while high - low > _LEVEL_STEP:
+        found = math.log(max(filled(level), 1e-300))
+        if abs(found) < _LEVEL_STEP:
+            break
+        if found > 0:
+            low, above = level, found
+        else:
+            high, below = level, found
+        if above is None:
+            level = 0.7 * high
+        elif below is None:
+            level = min(1.3 * low + 0.3, top)
+        else:
+            part = above / (above - below) if below > -_FAR_BELOW else 0.5
+            level = low + (high - low) * min(max(part, 0.02), 0.98)
+    return level
+
+
 def normal_cdf(z: Floats) -> Floats:
     """Standard normal distribution function (Abramowitz and Stegun 7.1.26, error below 1e-7)."""
     x = np.abs(z) / math.sqrt(2.0)
@@ -170,10 +189,10 @@ def normal_cdf(z: Floats) -> Floats:
 
 def rank_classes(first: int, last: int) -> tuple[Int64s, Int64s]:
     """Ranks first .. last cut into classes: one rank each at the front, then ever wider; (begin, end) of each."""
-    single = min(last, first + _SINGLE_RANKS - 1)
+    single = min(last, max(first - 1, _SINGLE_RANKS))
     edges = [np.arange(first - 1, single + 1, dtype=np.float64)]
     if single < last:
-        steps = math.ceil(math.log(last / max(single, 1)) / math.log(_CLASS_GROWTH)) + 1
+        steps = math.ceil(math.log(last / single) / math.log(_CLASS_GROWTH))
         edges.append(np.geomspace(single, last, steps + 1)[1:])
     whole = np.unique(np.rint(np.concatenate(edges)).astype(np.int64))
     return whole[:-1], whole[1:]
@@ -246,17 +265,22 @@ class FrequencySample:
 
     def add(self, codes: Int64s) -> None:
         """Count the key codes of a batch."""
-        fresh, times = np.unique(np.asarray(codes, dtype=np.int64), return_counts=True)
+        merged, counts = np.unique(np.asarray(codes, dtype=np.int64), return_counts=True)
         self.seen += len(codes)
-        merged, where = np.unique(np.concatenate((self.codes, fresh)), return_inverse=True)
-        counts = np.zeros(len(merged), dtype=np.int64)
-        np.add.at(counts, where, np.concatenate((self.counts, times.astype(np.int64))))
-        if len(merged) > self.capacity:
-            excess = int(np.partition(counts, len(counts) - self.capacity - 1)[len(counts) - self.capacity - 1])
-            counts -= excess
-            self.lowered += excess
-            merged, counts = merged[counts > 0], counts[counts > 0]
+        if len(self.codes):
+            merged, counts = _added(np.append(self.codes, merged), np.append(self.counts, counts))
         self.codes, self.counts = merged, counts
+        self.limit(self.capacity)
+
+    def limit(self, capacity: int) -> None:
+        """Keep no more than so many keys, from here on."""
+        self.capacity = capacity
+        if len(self.codes) > capacity:
+            last = len(self.counts) - capacity - 1
+            excess = int(np.partition(self.counts, last)[last])
+            counts = self.counts - excess
+            self.lowered += excess
+            self.codes, self.counts = self.codes[counts > 0], counts[counts > 0]
 
     def classes(self, domain: int, *, rows_per_key: float = 1.0, absent: float = 0.0) -> KeyClasses:
         """Key classes of the stream: what was seen often as it was seen, the tail by its power law.
@@ -272,19 +296,19 @@ class FrequencySample:
             raise ConfigError(f"domain={domain} is out of range; give the number of keys R has")
         counts = self._sure(domain)
         sure = len(counts)
-        p = counts / self.seen
-        rest = max(1.0 - float(p.sum()), 0.0)
+        # Keys that came equally often are a class.
+        often, number = np.unique(counts, return_counts=True)
+        p, width = often[::-1] / self.seen, number[::-1].astype(np.float64)
+        rest = max(1.0 - float((p * width).sum()), 0.0)
         keys = max(domain - sure, 1)
-        if rest <= 0:
-            width = np.ones(sure)
-        else:
+        if rest > 0:
             exponent = self._tail_exponent(counts)
             begin, end = rank_classes(sure + 1, sure + keys)
             sums = harmonic(np.append(begin[:1], end), exponent)
             tail_width = (end - begin).astype(np.float64)
             tail = np.diff(sums) / tail_width
             tail *= rest / float((tail * tail_width).sum())
-            width, p = np.concatenate((np.ones(sure), tail_width)), np.concatenate((p, tail))
+            width, p = np.concatenate((width, tail_width)), np.concatenate((p, tail))
         order = np.argsort(-p, kind="stable")
         p, width = p[order], width[order]
         p = p / float((p * width).sum())
@@ -325,3 +349,12 @@ class FrequencySample:
         weight = 1.0 / np.sqrt(rank[part])
         slope = np.polyfit(np.log(rank[part]), np.log(counts[part]), 1, w=weight)[0]
         return float(np.clip(-slope, 0.0, 3.0))
+
+
+def _added(codes: Int64s, counts: Int64s) -> tuple[Int64s, Int64s]:
+    """Each code once, rising, with the sum of its counts."""
+    # Two rising runs, which a stable sort merges.
+    order = np.argsort(codes, kind="stable")
+    codes = codes[order]
+    first = np.flatnonzero(np.append(True, codes[1:] != codes[:-1]))
+    return codes[first], np.add.reduceat(counts[order], first)

@@ -11,11 +11,13 @@ import numpy.typing as npt
 
 from semistream.predict.keys import Floats, KeyClasses
 
-#: ranks whose place among the page groups is drawn one by one; the others spread evenly
+#: keys whose place among the page groups is drawn one by one: those with this part of a group's share or more, and so
+#: many at most; the others spread evenly
+_PLACED_SHARE = 1 / 32
 _PLACED_KEYS = 1 << 18
 _PLACING_SEED = 20_140_209
 #: how exactly a waiting time is looked for, as a part of it
-_WAIT_STEP = 1e-5
+_WAIT_STEP = 1e-4
 #: up to so many groups are looked at one by one; more of them by kinds of which a factor of e has so many
 _FEW_GROUPS, _KINDS_PER_E = 1024, 100
 
@@ -34,21 +36,27 @@ def group_shares(keys: KeyClasses, groups: int, contiguous: bool) -> Floats:
         return np.diff(upto)
     number = np.maximum(np.rint(keys.count), 1).astype(np.int64)
     upto = np.cumsum(number)
-    placed = int(np.searchsorted(upto, _PLACED_KEYS, side="right"))
+    rare = int(np.searchsorted(-keys.p, -_PLACED_SHARE / groups, side="right"))
+    placed = min(int(np.searchsorted(upto, _PLACED_KEYS, side="right")), rare)
     weights = np.repeat(mass[:placed] / number[:placed], number[:placed])
     if placed == len(number):
         # All keys have a place of their own, so groups are equally large.
         random = np.random.default_rng(_PLACING_SEED)
         where = random.permutation(len(weights)) * groups // max(len(weights), 1)
     else:
-        where = _places(groups)[: len(weights)]
+        where = _places(groups, len(weights))
     return np.asarray(np.bincount(where, weights, minlength=groups) + float(mass[placed:].sum()) / groups)
 
 
-@lru_cache(maxsize=8)
-def _places(groups: int) -> npt.NDArray[np.int64]:
-    """The group of each of the most frequent keys; a plan asks for the same one many times."""
-    return np.random.default_rng(_PLACING_SEED).integers(0, groups, _PLACED_KEYS)
+def _places(groups: int, keys: int) -> npt.NDArray[np.int64]:
+    """The group of each of the most frequent keys."""
+    # In powers of two, of which few are asked for again and again.
+    return _drawn_places(groups, 1 << max(keys - 1, 0).bit_length())[:keys]
+
+
+@lru_cache(maxsize=16)
+def _drawn_places(groups: int, keys: int) -> npt.NDArray[np.int64]:
+    return np.random.default_rng(_PLACING_SEED).integers(0, groups, keys)
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,8 @@ def oldest_first(shares: Floats, h_S: float, absent: float = 0.0) -> Shared:
     Tuples of absent keys stay until they are the oldest, L.
     """
     P, groups = _alike(shares[shares > 0])
-    low, high = 0.0, 4.0 * h_S * max(float(groups.sum()), 1.0) + 16
+    # At least half of the tuples that come in that time wait.
+    low, high = 0.0, 2.0 * h_S + 16
     while high - low > _WAIT_STEP * max(high, 1.0):
         L = (low + high) / 2
         x = P * L

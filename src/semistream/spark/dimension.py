@@ -52,6 +52,8 @@ class Dimension:
     lineage: str = ""
     stream: bytes = b""
     columns: bytes = b""
+    #: a file in the query's checkpoint for the operator that "auto" has found by trial; None: there is no checkpoint
+    choice: str | None = None
     #: what becomes of tuples without a match, if that is more than `how` says
     missing: Missing = field(default_factory=Missing)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,9 +23,9 @@ from semistream.errors import BudgetError, ConfigError, SchemaError, StoreError
 from semistream.master.base import Master, require_columns
 from semistream.master.format import is_store
 from semistream.planner.policy import Policy
-from semistream.spark import metrics, worker
+from semistream.spark import metrics
 from semistream.spark.auto import planned_with_delay, stand_in
-from semistream.spark.carry import CarryPlan, run_carrying
+from semistream.spark.carry import CarryPlan
 from semistream.spark.cleanup import watch
 from semistream.spark.dimension import DEFAULT_ALGORITHM, DEFAULT_MEMORY, SHARED_PART, Dimension, checked
 from semistream.spark.executors import check_executors
@@ -33,10 +33,11 @@ from semistream.spark.fusing import stored_schema
 from semistream.spark.mapping import Mail, label_of, map_batches
 from semistream.spark.missing import Missing, MissingOptions, check_waiting_request
 from semistream.spark.names import folds_case, resolved
-from semistream.spark.narrowing import narrowed
-from semistream.spark.parking import MOST_SHARD_BYTES, ParkPlan, parked_meaning, run_parking
+from semistream.spark.parking import MOST_SHARD_BYTES, ParkPlan, parked_meaning
 from semistream.spark.paths import shared_path
+from semistream.spark.plans import CHOICE
 from semistream.spark.records import Records, records_folder
+from semistream.spark.tasks import JoinTask, carrying_task, parking_task
 from semistream.spark.ticks import parked_ticks, ticks
 from semistream.spark.worker import BATCH_PROPERTY, QUERY_PROPERTY, TaskInfo, version_of
 from semistream.spec import AUTO, DEFAULT_HOW, JoinRequest, JoinSpec, On
@@ -80,7 +81,8 @@ def enrich(
     see it. `memory` is the budget of one executor, shared by its tasks. `shuffle="key"` sends equal keys to the same
     task, which on a cluster divides the cache instead of copying it; `shards` is then the number of tasks. `name` is
     what the metrics call this enrichment. `options` belong to the algorithm; with "auto" the first tasks look at the
-    stream and choose one, and later ones revise that; `policy` holds the thresholds.
+    stream, try the closest candidates and choose one, and later ones revise that; `policy` holds the thresholds. What
+    they have chosen is kept in the query's `checkpoint` for its next start, if that is given.
 
     With `as_of`, the stream's column with the time of a row, and `valid`, two columns of R, for example
     `as_of="event_time", valid=("valid_from", "valid_to")`, only those rows of a key match that were valid then:
@@ -142,13 +144,15 @@ def enrich_by(
     if missing.is_apart:
         request = replace(request, spec=replace(request.spec, apart=True))
     dimension = replace(describe(df, master, request, where.name, policy=policy), missing=missing)
+    if request.is_auto and df.isStreaming and where.checkpoint is not None:
+        dimension = replace(dimension, choice=_choice(dimension, where.checkpoint))
     if missing.waits:
         return _park(df, dimension, where)
     if request.max_delay_s is not None and df.isStreaming:
         dimension = _planned(df, dimension, where.checkpoint) if request.is_auto else dimension
         chosen = dimension.request
         if not chosen.is_auto and resolve(chosen.algorithm).access == "scan":
-            return _carry(df, dimension, where)
+            return _carry(df, dimension, where, *(["by auto, without a trial: tuples wait"] if request.is_auto else []))
     return _apply(df, (dimension,), where)
 
 
@@ -302,7 +306,15 @@ def _apply(df: DataFrame, dimensions: tuple[Dimension, ...], where: Placement) -
     return map_batches(df, task, schema, label_of(dimensions), task.joins, _mail(df, dimensions[0]))
 
 
-def _carry(df: DataFrame, dimension: Dimension, where: Placement) -> DataFrame:
+def _choice(dimension: Dimension, checkpoint: str | Path) -> str | None:
+    """Where a query remembers what "auto" has found; None if its checkpoint is on no file system that is mounted."""
+    try:
+        return str(records_folder(shared_path(checkpoint, "checkpoint"), dimension.name) / CHOICE)
+    except ConfigError:
+        return None
+
+
+def _carry(df: DataFrame, dimension: Dimension, where: Placement, *notes: str) -> DataFrame:
     folder = _carry_folder(dimension, where.checkpoint)
     _require_shuffle(where, "max_delay")
     (dimension,), schema = described(df, (dimension,))
@@ -312,8 +324,8 @@ def _carry(df: DataFrame, dimension: Dimension, where: Placement) -> DataFrame:
     tick = ticks(df.sparkSession, folder, bound.shards, plan.max_delay_s)
     stream = _in_shards(df, dimension, bound.shards, tick)
     report = metrics.collector(df.sparkSession)
-    label = label_of((dimension,), f"max_delay {plan.max_delay_s:g}s")
-    return map_batches(stream, partial(_carrying_task, plan, report), schema, label)
+    label = label_of((dimension,), f"max_delay {plan.max_delay_s:g}s", *notes)
+    return map_batches(stream, partial(carrying_task, plan, report), schema, label)
 
 
 def _park(df: DataFrame, dimension: Dimension, where: Placement) -> DataFrame:
@@ -332,7 +344,7 @@ def _park(df: DataFrame, dimension: Dimension, where: Placement) -> DataFrame:
     tick = parked_ticks(df.sparkSession, folder, bound.shards, plan.wait_s, dimension.master)
     stream = _in_shards(df, dimension, bound.shards, tick)
     report = metrics.collector(df.sparkSession)
-    return map_batches(stream, partial(_parking_task, plan, report), schema, label_of((dimension,)), mail=mail)
+    return map_batches(stream, partial(parking_task, plan, report), schema, label_of((dimension,)), mail=mail)
 
 
 def _mail(df: DataFrame, dimension: Dimension) -> Mail | None:
@@ -377,52 +389,6 @@ def _carry_folder(dimension: Dimension, checkpoint: str | Path | None, what: str
             "checkpoint=, the checkpointLocation with which the query is started"
         )
     return records_folder(shared_path(checkpoint, "checkpoint"), dimension.name)
-
-
-def _carrying_task(
-    plan: CarryPlan, report: metrics.Reporter, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    return _reported(run_carrying(plan, batches), report)
-
-
-@dataclass(frozen=True)
-class JoinTask:
-    """What a task does: it joins its batches with all dimensions."""
-
-    dimensions: tuple[Dimension, ...]
-    report: metrics.Reporter
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return _reported(worker.run(self.dimensions, batches), self.report)
-
-    @property
-    def joins(self) -> frozenset[str]:
-        """The joins that it opens before it asks for a batch; with "auto" it looks at one first."""
-        if any(dimension.request.is_auto for dimension in self.dimensions):
-            return frozenset()
-        return frozenset(dimension.identity for dimension in self.dimensions)
-
-    def narrowed(self, wanted: Set[int]) -> tuple[JoinTask, tuple[int, ...]]:
-        """The task without master columns that are not wanted, and the places of the columns that it still gives."""
-        dimensions, given = narrowed(self.dimensions, wanted)
-        return replace(self, dimensions=dimensions), given
-
-
-def _parking_task(
-    plan: ParkPlan, report: metrics.Reporter, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    return _reported(run_parking(plan, batches), report)
-
-
-def _reported(
-    items: Iterator[pa.RecordBatch | metrics.TaskMetrics], report: metrics.Reporter
-) -> Iterator[pa.RecordBatch]:
-    """The joined batches; what tasks say of themselves goes to the driver."""
-    for item in items:
-        if isinstance(item, metrics.TaskMetrics):
-            report.send(item)
-        else:
-            yield item
 
 
 def by_key(df: DataFrame, dimension: Dimension, shards: int) -> DataFrame:

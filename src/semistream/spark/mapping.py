@@ -55,7 +55,8 @@ def _described(dimension: Dimension, notes: Sequence[str]) -> str:
     version = []
     if dimension.versioned:
         version = ["version of the batch" if dimension.version is None else f"version {dimension.version}"]
-    parts = [f"{dimension.master} on {on}", request.spec.how, request.algorithm, _size(request.memory_bytes)]
+    algorithm = "auto by trial" if request.is_auto else request.algorithm
+    parts = [f"{dimension.master} on {on}", request.spec.how, algorithm, _size(request.memory_bytes)]
     if request.spec.history is not None:
         parts.insert(1, request.spec.history)
     reads = [] if request.reads == AUTO else [f"reads {request.reads}"]

@@ -56,7 +56,7 @@ _SECONDS = ("seconds_input", "seconds_join", "seconds_build")
 _SUMS = ("rows_in", *_COUNTS, "carried", *_PARKED, "builds", "cache_failures", *_SECONDS)
 _LARGEST = ("cache_bytes", "peak_bytes", "generation", "master_version", "carried_oldest_s", "parked_oldest_s")
 #: words: all that tasks said, and the last
-_DIFFERENT, _LAST = ("algorithm", "reading"), ("reading_why", "last_cache_failure")
+_DIFFERENT, _LAST = ("algorithm", "reading"), ("algorithm_why", "reading_why", "last_cache_failure")
 _FRACTIONS = ("seconds", *_SECONDS, "carried_oldest_s", "parked_oldest_s", "hit_rate")
 
 
@@ -69,6 +69,8 @@ class TaskMetrics:
     partition: int
     dimension: str
     algorithm: str = ""
+    #: with "auto": why this one, and where a trial stands
+    algorithm_why: str = ""
     #: how R was read, and why
     reading: str = ""
     reading_why: str = ""
@@ -140,6 +142,8 @@ class TaskMetrics:
         seconds = {f"seconds_{name}": round(spent, 6) for name, spent in self.seconds.items()}
         words = {"algorithm": self.algorithm, "reading": self.reading, "reading_why": self.reading_why}
         values = {**words, "rows_in": self.rows_in, **self.values, **seconds}
+        if self.algorithm_why:
+            values["algorithm_why"] = self.algorithm_why
         if self.cache_failures:
             values |= {"cache_failures": self.cache_failures, "last_cache_failure": self.last_cache_failure}
         where = [self.query, self.batch, self.execution, enrichment, self.dimension, self.partition, self.attempt]

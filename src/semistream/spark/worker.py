@@ -27,7 +27,7 @@ from pyspark import TaskContext
 from semistream.algorithms.registry import resolve
 from semistream.columns.regrouping import regrouped
 from semistream.engine.join import SemiStreamJoin
-from semistream.errors import BudgetError, SchemaError, StoreError
+from semistream.errors import BudgetError, SchemaError, SemiStreamError, StoreError
 from semistream.loops.resident import fill, resident_bytes, resident_keys
 from semistream.master.base import Master
 from semistream.master.format import Parts
@@ -35,14 +35,17 @@ from semistream.master.leases import pin, unpin_before
 from semistream.parts.generation import Generations, Seen
 from semistream.parts.upkeep import Upkeep
 from semistream.sealed import digest
-from semistream.spark.auto import Chosen, Planner, peeked
+from semistream.spark.auto import Planner, peeked
 from semistream.spark.dimension import Dimension
 from semistream.spark.metrics import TaskMetrics
+from semistream.spark.plans import Chosen
 
 FOLDER = "semistream"
 #: where Spark tells which query and which micro-batch a job belongs to
 QUERY_PROPERTY, BATCH_PROPERTY = "sql.streaming.queryId", "streaming.sql.batchId"
 _JOB = "job"
+#: characters of an error that are repeated where its consequence is explained
+_SAID = 200
 _KEPT_BATCHES = 2
 _IDLE_SECONDS = 120.0
 #: part of a join's budget that is left for an index of R that grows with its changes: a changed key takes 25 bytes
@@ -147,7 +150,10 @@ class OpenJoin:
         self._has_room = False
         return self.dimension.join_with(master, self.budget, self.reading)
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Make the tables of the join, if that was not done before."""
+        if self.join.output_schema is not None:
+            return
         schema = self.dimension.stream_schema
         try:
             self.join.start(schema)
@@ -188,8 +194,7 @@ class OpenJoin:
         The private cache keeps all it knows but for the keys that the generation has.
         """
         self._keep_caches()
-        if self.join.output_schema is None:
-            self._start()
+        self.start()
         if self.upkeep is None or self.generations is None:
             return
         self.upkeep.free()
@@ -273,6 +278,31 @@ class Workshop:
         found.used = now
         return found
 
+    def open(
+        self, dimension: Dimension, at: int, task: TaskInfo, first: pa.RecordBatch | None
+    ) -> tuple[OpenJoin, tuple[Planner, Chosen] | None]:
+        """The open join of a dimension in the version of the task's batch; with "auto" by the plan in force."""
+        dimension = replace(dimension, version=version_of(dimension, task))
+        while True:
+            named, plan = self.settle(dimension, at, task, first)
+            try:
+                held = self.attach(named, at, task, named.open_master(named.version), alone=False)
+                if plan is not None:
+                    self._start(held)
+            except BudgetError as error:
+                # A trial stops nothing: who does not fit leaves it, and the next one is opened.
+                if plan is None or first is None or not plan[0].leave(plan[1], first, str(error)):
+                    raise
+            else:
+                return held, plan
+
+    def _start(self, held: OpenJoin) -> None:
+        try:
+            held.start()
+        except BaseException:
+            self.detach([held])
+            raise
+
     def master_of(self, identity: str) -> Master | None:
         """The master data of an open join, if one has just this: its table of changed keys is loaded already."""
         return next((held.join.master for held in self._joins.values() if held.identity == identity), None)
@@ -289,6 +319,7 @@ class Workshop:
         named, chosen = planner.settle(first)
         if planner.used is not None and planner.used.request.algorithm != named.request.algorithm:
             # There is one budget: the operator that goes gives its part back first.
+            planner.close()
             gone = self._joins.pop((task.folder, planner.used.identity, at), None)
             if gone is not None:
                 gone.close()
@@ -368,10 +399,10 @@ def run(
     chosen: list[tuple[Planner, Chosen] | None] = []
     joins: list[OpenJoin] = []
     for at, dimension in enumerate(dimensions):
-        version = version_of(dimension, task)
-        named, plan = WORKSHOP.settle(replace(dimension, version=version), at, task, first)
-        joins.append(WORKSHOP.attach(named, at, task, named.open_master(version), alone=False))
+        held, plan = WORKSHOP.open(dimension, at, task, first)
+        joins.append(held)
         chosen.append(plan)
+        metrics[at].algorithm_why = "" if plan is None else plan[1].why
     try:
         for held, task_metrics in zip(joins, metrics, strict=True):
             stream = task_metrics.timed("join", _finish(held, stream, task_metrics))
@@ -384,13 +415,24 @@ def run(
         yield from (task_metrics.done(held) for held, task_metrics in zip(joins, metrics, strict=True))
         for held, task_metrics in zip(joins, metrics, strict=True):
             held.end(task_metrics.seen)
-        for plan, task_metrics in zip(chosen, metrics, strict=True):
-            if plan is not None and first is not None:
+        for plan, held, task_metrics in zip(chosen, joins, metrics, strict=True):
+            if plan is not None and first is not None and task_metrics.rows_in:
                 hits, misses = task_metrics.values["hits"], task_metrics.values["misses"]
-                plan[0].review(plan[1], first, hits, hits + misses)
-    except BaseException:
+                plan[0].after(plan[1], first, held.join, task_metrics.rows_in, hits, hits + misses)
+    except BaseException as error:
         WORKSHOP.detach(joins)
+        if isinstance(error, Exception) and first is not None:
+            _give_up(chosen, first, error)
         raise
+
+
+def _give_up(chosen: list[tuple[Planner, Chosen] | None], first: pa.RecordBatch, error: Exception) -> None:
+    """After a task that failed: no operator on trial is given its next attempt."""
+    why = f"its task failed: {str(error)[:_SAID]}"
+    with suppress(SemiStreamError, OSError):
+        for plan in chosen:
+            if plan is not None:
+                plan[0].leave(plan[1], first, why)
 
 
 def _finish(held: OpenJoin, batches: Iterator[pa.RecordBatch], task_metrics: TaskMetrics) -> Iterator[pa.RecordBatch]:

@@ -58,8 +58,9 @@ def test_every_unit_cost_is_measured(profile: CostProfile) -> None:
 
 
 def test_a_look_up_takes_time(profile: CostProfile) -> None:
+    """Runs as short as these may have it anywhere in its interval, also at 0."""
     for symbol in ("c_H", "c_H_S", "c_L"):
-        assert profile.units[symbol].seconds + profile.far(symbol) > 0.0, symbol
+        assert profile.units[symbol].high + profile.far(symbol) > 0.0, symbol
     assert profile.machine["yardstick_s"] > 0
 
 

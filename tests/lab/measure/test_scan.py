@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from semistream.errors import StoreError
+from semistream import build_pages
+from semistream.errors import ChecksumError, StoreError
 from semistream.lab.measure import scan
-from semistream.lab.measure.scan import ScanLimit, scan_seconds
+from semistream.lab.measure.scan import CheckedScan, ScanLimit, scan_seconds
 from semistream.lab.measure.turns import take_turns
+from semistream.lab.workloads.relation import KEY, master_table
 
 
 @pytest.fixture
@@ -44,3 +47,21 @@ def test_the_limit_is_a_batch_per_scan(files: list[Path], monkeypatch: pytest.Mo
     limit.change_batches(10)
     take_turns([limit], 1, 0.1)
     assert limit.rates == [40.0]
+
+
+@pytest.mark.parametrize("page", [0, 57, -1])
+def test_a_checked_scan_looks_at_every_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: int) -> None:
+    """With buffers so small that each is used several times."""
+    monkeypatch.setattr(scan, "BUFFER_BYTES", 1 << 15)
+    master = build_pages(master_table(2000, 1), tmp_path / "r", on=KEY, page_rows=16)
+    checked = CheckedScan(master, 1000)
+    take_turns([checked], 1, 0.0)
+    assert (checked.tuples_in, checked.rates[0] > 0) == (1000, True)
+    with master.open([KEY]) as reader:
+        page %= master.n_pages
+        at = reader.page_offset(page) + 200
+    with master.page_files[0].path.open("r+b") as file:
+        byte = os.pread(file.fileno(), 1, at)[0]
+        os.pwrite(file.fileno(), bytes((byte ^ 1,)), at)
+    with pytest.raises(ChecksumError, match=f"page {page} of"):
+        checked.batch()

@@ -11,7 +11,7 @@ import pytest
 from semistream import open_join
 from semistream.algorithms.registry import ALGORITHMS
 from semistream.engine.join import SemiStreamJoin
-from semistream.lab.measure.steady import Warmed, batch_rows, cached_rows, run_steady, warm, warm_up_of
+from semistream.lab.measure.steady import Round, Warmed, at_rest, batch_rows, cached_rows, run_steady, warm, warm_up_of
 from semistream.lab.workloads.relation import KEY, STREAM_SCHEMA, SyntheticMaster, SyntheticStream
 from semistream.lab.workloads.workload import Reading
 from semistream.master.memory import MemoryMaster
@@ -82,3 +82,24 @@ def test_a_limit_of_time_ends_the_warm_up(master: pa.Table) -> None:
         found = _warmed(join, most_seconds=0.0)
         assert not found.steady
         assert len(found.hits) == 1
+
+
+def test_a_cache_that_learns_ever_more_slowly_is_not_at_rest() -> None:
+    """From one round to the next its hits change by less than a point, and still there are ten to come."""
+    hits = [0.70, 0.709, 0.717, 0.724]
+    rounds = [Round(hit, 1000, 500, 10_000) for hit in hits]
+    assert not at_rest(rounds[:2], rounds[2:])
+    assert at_rest([Round(0.70, 1000, 500, 10_000)] * 2, [Round(0.705, 1010, 510, 10_000)] * 2)
+
+
+def test_few_turns_of_the_loop_may_differ_by_chance() -> None:
+    few, more = Round(0.7, 1000, 20, 10_000), Round(0.7, 1000, 24, 10_000)
+    assert at_rest([few] * 2, [more] * 2)
+    assert not at_rest([Round(0.7, 1000, 20_000, 10_000)] * 2, [Round(0.7, 1000, 24_000, 10_000)] * 2)
+
+
+def test_a_run_says_how_many_cpus_and_cpu_seconds_it_took(master: pa.Table) -> None:
+    with open_join("meshjoin", master=master, on=KEY, memory=MEMORY, stream_schema=STREAM_SCHEMA) as join:
+        found = run_steady(join, _stream(), BATCH, turns=2)
+    assert found["cpus"] >= 1
+    assert all(turn["cpu_seconds"] > 0 for turn in found["turns"])

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from semistream.lab.figure import Axis, Figure, Outcome, Point, Verdict, Way
+from semistream.lab.figure import Axis, Figure, Marks, Outcome, Point, Printed, Verdict, Way
 
 NASTY = "<b>faster</b> & \"cheaper\" than 'that'"
 RATE = Axis("service rate", "tuples/s", log=True)
@@ -20,14 +20,40 @@ def _no_run(_: Any) -> Iterator[Point]:
     return iter(())
 
 
-def _figure(name: str, kind: str, x: Axis, y: Axis, outcome: Outcome, title: str = "") -> Figure:
+#: what two clocks say of the first figure: a third of the claimed factors, and runs that were not at rest
+MARKS: dict[Way, Marks] = {
+    "counts": Marks(True, False, True, (0.3, 0.4), "numbers"),
+    "wall": Marks(False, None, None, unrested=2),
+}
+
+
+def _figure(
+    name: str,
+    kind: str,
+    x: Axis,
+    y: Axis,
+    outcome: Outcome,
+    title: str = "",
+    marks: dict[Way, Marks] | None = None,
+    printed: tuple[Printed, ...] = (),
+) -> Figure:
     def judge(points: Sequence[Point]) -> Verdict:
-        return Verdict(outcome, f"{len(points)} points", NASTY if outcome != "held" else "")
+        return Verdict(outcome, f"{len(points)} points", NASTY if outcome != "held" else "", marks or {}, ("A note.",))
 
-    return Figure(name, title or f"A figure of kind {kind}", x, y, f"The claim of {name}.", _no_run, judge, kind)
+    title = title or f"A figure of kind {kind}"
+    return Figure(name, title, x, y, f"The claim of {name}.", _no_run, judge, kind, printed=printed)
 
 
-LINES = _figure("ssbj-5a", "lines", Axis("memory", "% of R"), RATE, "partly", title=NASTY)
+LINES = _figure(
+    "ssbj-5a",
+    "lines",
+    Axis("memory", "% of R"),
+    RATE,
+    "partly",
+    title=NASTY,
+    marks=MARKS,
+    printed=(Printed(1.0, 7.0, "ssbj", "meshjoin"), Printed(10.0, 8.0, "ssbj", "meshjoin")),
+)
 SHARED = _figure("ssj-6b", "lines", Axis("size of R", "tuples", log=True), RATE, "held")
 BARS = _figure("peers-batch", "bars", Axis("contestant"), RATE, "not")
 GROUPS = _figure("opcachejoin-4a", "bars", Axis("size of R", "tuples"), Axis("service rate", "tuples/s"), "held")

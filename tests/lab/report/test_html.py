@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from tests.lab.report.made_up import BOX, EMPTY, FIGURES, NASTY, SURFACE, points, write_points
+from tests.lab.report.made_up import BOX, EMPTY, FIGURES, LINES, NASTY, SURFACE, points, write_points
 
 from semistream.errors import StoreError
+from semistream.lab.figure import Point
+from semistream.lab.figures.rate_memory import judge_5a
 from semistream.lab.report.html import write_report
+from semistream.lab.report.marks import dependence
 
 MEASURED = [figure for figure in FIGURES if figure is not EMPTY]
 
@@ -46,8 +50,75 @@ def test_the_claims_stand_in_a_table_of_their_own(page: Path) -> None:
     lines = page.with_name("claims.md").read_text(encoding="utf-8").splitlines()
     for figure in MEASURED:
         (row,) = [line for line in lines if line.startswith(f"| {figure.id}: ")]
-        assert len(re.findall(r"(?<!\\)\|", row)) == 6
+        assert len(re.findall(r"(?<!\\)\|", row)) == 9
     assert f"- not measured: {EMPTY.id}" in lines
+
+
+def test_a_claim_has_three_marks_per_clock_and_its_numbers_behind_a_click(tree: ElementTree.Element) -> None:
+    claims = next(table for table in tree.iter("table") if table.get("class") == "claims")
+    (row,) = [row for row in claims.iter("tr") if _text(row).startswith(LINES.id)]
+    cells = [_text(cell) for cell in row.iter("td")]
+    assert cells[2:] == ["✓✗✓0.30–0.40", "✗––*", ""]
+    (details,) = row.iter("details")
+    assert "A note." in _text(details)
+    summary = details.find("summary")
+    assert summary is not None
+    assert _text(summary) == LINES.claim
+
+
+def test_how_many_claims_hold_is_told_by_clock_and_part(tree: ElementTree.Element) -> None:
+    tally = next(table for table in tree.iter("table") if table.get("class") == "tally")
+    rows = [[_text(cell) for cell in row] for row in tally.iter("tr")]
+    assert rows == [
+        ["", "direction", "size", "trend"],
+        ["counts", "1 of 1", "0 of 1", "1 of 1"],
+        ["wall clock", "0 of 1", "0 of 0", "0 of 0"],
+    ]
+
+
+def test_the_page_opens_with_a_story(page: Path, tree: ElementTree.Element) -> None:
+    story = next(found for found in tree.iter("div") if found.get("class") == "story")
+    pictures = list(story.iter("figure"))
+    assert 2 <= len(pictures) <= 10
+    assert all(picture.find("svg") is not None for picture in pictures)
+    text = page.read_text(encoding="utf-8")
+    assert text.index('class="story"') < text.index('class="claims"') < text.index("<section")
+
+
+def test_the_papers_numbers_stand_beside_ours(tree: ElementTree.Element) -> None:
+    beside = "Beside the numbers of the paper's text"
+    sections = {section.get("id"): _text(section) for section in tree.iter("section")}
+    assert [name for name, text in sections.items() if beside in text] == [f"figure-{LINES.id}"]
+
+
+def test_every_figure_says_how_it_was_taken(tmp_path: Path) -> None:
+    settings = {"scale": "small", "tuning": "tuned for the papers profile", "cpus": 2}
+    given = [
+        Point(LINES.id, "papers", "ssbj", float(x), 1.0, 1.0, 1.0, 1, {**settings, "steady": x > 1}) for x in (1, 2, 3)
+    ]
+    write_points(tmp_path, given)
+    text = write_report(tmp_path, (LINES,)).read_text(encoding="utf-8")
+    assert "contestants: tuned for the papers profile; 2 of 3 points at rest, the others have a ring; 2 CPUs" in text
+
+
+def test_what_depends_on_unit_costs_is_said() -> None:
+    curves = {"ssbj": {1.0: 70.0, 10.0: 820.0}, "meshjoin": {1.0: 10.0, 10.0: 100.0}}
+
+    def priced(factor: float) -> list[Point]:
+        return [
+            Point("ssbj-5a", "papers", name, x, y * (factor if name == "ssbj" else 1), y, y, 1)
+            for name, curve in curves.items()
+            for x, y in curve.items()
+        ]
+
+    verdict = judge_5a(priced(1.0))
+    figure = replace(LINES, judge=judge_5a)
+    same = dependence(figure, verdict, {"seek × 4": priced(1.0)})
+    assert same == "No part of it changes with seek × 4."
+    other = dependence(figure, verdict, {"seek × 4": priced(0.1), "c_O ÷ 4": priced(1.0)})
+    assert "direction does not hold with seek × 4" in other
+    assert "c_O" not in other
+    assert dependence(figure, verdict, {}) == ""
 
 
 def test_a_figure_without_points_is_named(tree: ElementTree.Element) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from semistream.errors import ConfigError, SemiStreamError, StoreError
 from semistream.lab.workloads import tpch as module
-from semistream.lab.workloads.tpch import ON, Tpch, tpch
+from semistream.lab.workloads.tpch import ON, Tpch, busy_customers, tpch
+from semistream.lab.workloads.zipf import zipf_probabilities
 from semistream.testing import assert_same_rows, reference_join
 
 
@@ -76,3 +77,23 @@ def test_half_a_cache_is_refused(tmp_path: Path) -> None:
 def test_scale_is_checked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="scale_factor=0"):
         tpch(tmp_path, 0)
+
+
+def test_busy_customers_follow_zipfs_law() -> None:
+    drawn = busy_customers(3_000, 1.0, seed=3, start=0, count=200_000)
+    assert drawn.min() >= 1
+    assert drawn.max() <= 3_000
+    assert not (drawn % 3 == 0).any()
+    counts = np.sort(np.unique(drawn, return_counts=True)[1])[::-1]
+    expected = 200_000 * zipf_probabilities(2_000, 1.0)
+    assert counts[:50].sum() == pytest.approx(expected[:50].sum(), rel=0.02)
+    assert counts[0] == pytest.approx(expected[0], rel=0.05)
+
+
+def test_busy_customers_can_be_drawn_from_anywhere() -> None:
+    whole = busy_customers(1_000, 1.0, seed=3, start=0, count=500)
+    assert np.array_equal(busy_customers(1_000, 1.0, seed=3, start=200, count=300), whole[200:])
+    assert not np.array_equal(busy_customers(1_000, 1.0, seed=4, start=0, count=500), whole)
+    assert busy_customers(1, 1.0, seed=3, start=0, count=2).tolist() == [1, 1]
+    with pytest.raises(ConfigError, match="n_customers=0"):
+        busy_customers(0, 1.0, seed=3, start=0, count=1)

@@ -230,3 +230,18 @@ def test_impossible_reports_are_refused() -> None:
         WeatherReports(())
     with pytest.raises(ConfigError, match=r"months \(\(1982, 13\),\)"):
         WeatherReports(((1982, 13),))
+
+
+def test_a_wide_report_has_the_papers_bytes_and_its_line(tmp_path: Path) -> None:
+    narrow = pa.Table.from_batches([SMALL.rows(0, 700)])
+    wide = weather.widened(SMALL.rows(0, 700))
+    assert wide.schema == weather.WIDE_SCHEMA
+    assert sum(column.type.bit_width for column in wide.schema) == 8 * weather.TUPLE_BYTES == 8 * 128
+    assert pa.Table.from_batches([wide]).select(SCHEMA.names).equals(narrow)
+    lines = b"\n".join(value[:LINE_CHARACTERS] for value in wide.column(weather.LINE).to_pylist())
+    assert read(tmp_path, lines).equals(narrow)
+    assert {value[LINE_CHARACTERS:].strip() for value in wide.column(weather.LINE).to_pylist()} == {b""}
+
+
+def test_no_report_widened_is_none() -> None:
+    assert weather.widened(SMALL.rows(0, 0)).num_rows == 0

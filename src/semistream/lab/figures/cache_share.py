@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from semistream.lab.figure import Axis, Figure, Point, Verdict
-from semistream.lab.figures.family import MEMORY_AXIS, MEMORY_SHARES, SSBJ
+from semistream.lab.figure import Axis, Figure, Point, Printed, Verdict
+from semistream.lab.figures.family import MEMORY_AXIS, SSBJ
+from semistream.lab.figures.ticks import MEMORY, percent
 from semistream.lab.laboratory import Lab
-from semistream.lab.verdicts import Check, Curves, judge
+from semistream.lab.verdicts import TREND, Check, Curves, judge
 
 #: a share of the stream is the claimed one within this many points
 _POINTS = 5.0
@@ -15,10 +16,10 @@ _POINTS = 5.0
 
 def _figure_5f(lab: Lab) -> Iterator[Point]:
     source = SSBJ.source(lab)
-    for share in MEMORY_SHARES:
+    for share in MEMORY.of(lab):
         run = lab.measure("ssbj", source, lab.memory(source, share))
         if run is not None:
-            yield lab.point("ssbj-5f", "counts", "ssbj", 100 * share, run.hit_share().scaled(100.0), run)
+            yield lab.point("ssbj-5f", "counts", "ssbj", percent(share), run.hit_share().scaled(100.0), run)
 
 
 def judge_5f(points: Sequence[Point]) -> Verdict:
@@ -29,9 +30,9 @@ def judge_5f(points: Sequence[Point]) -> Verdict:
         first, last = curve[min(curve)], curve[max(curve)]
         text = ", ".join(f"{share:.0f} % at {x:g} %" for x, share in curve.items())
         return [
-            Check("39 % of the stream with the least memory", abs(first - 39.0) <= _POINTS, text),
-            Check("54 % with the most", abs(last - 54.0) <= _POINTS, text),
-            Check("the share grows with memory", last > first, text),
+            Check("39 % of the stream with the least memory", abs(first - 39.0) <= _POINTS, text, "size", first / 39.0),
+            Check("54 % with the most", abs(last - 54.0) <= _POINTS, text, "size", last / 54.0),
+            Check("the share grows with memory", last >= (1 + TREND) * first, text, "trend"),
         ]
 
     return judge(
@@ -53,5 +54,6 @@ FIGURES = (
         "(R of 100 million tuples, skew 1).",
         _figure_5f,
         judge_5f,
+        printed=(Printed(1.0, 39.0, "ssbj"), Printed(9.0, 54.0, "ssbj"), Printed(10.0, 54.0, "ssbj")),
     ),
 )

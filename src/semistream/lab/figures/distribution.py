@@ -75,6 +75,7 @@ FIGURES = (
         "match most of the stream (an illustration there; we check the generator by it).",
         _matching,
         judge_law,
+        joins=False,
     ),
     Figure(
         "sscj-2",
@@ -85,5 +86,6 @@ FIGURES = (
         "illustration there; we check the generator by it).",
         _market,
         judge_law,
+        joins=False,
     ),
 )

@@ -1,27 +1,27 @@
 """Which algorithms a paper compares on which data, and the sweeps over memory, R and skew that all papers make.
 
-Sizes follow the papers in proportion: what was 20 of 100 million tuples is a fifth of this scale's R. Operators run
-with their default options, so one run serves all three clocks; what tuning adds is a question of its own
-(`tuning.py`).
+Sizes follow the papers in proportion: what was 20 of 100 million tuples is a fifth of this scale's R. Every contestant
+runs tuned for the clock that times it, with its defaults beside it (`Lab.contest`); what a paper held fixed stays so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from semistream.lab.figure import Axis, Point
+from semistream.lab.figures.ticks import MEMORY, SIZES, SKEWS, Ticks, percent
 from semistream.lab.laboratory import Lab
 from semistream.lab.sources import Synthetic
 from semistream.lab.workloads.optimum import optimal_tuples_per_cycle
 from semistream.lab.workloads.relation import MASTER_ROW_BYTES, WAITING_BYTES
 from semistream.predict.keys import KeyClasses
 
-MEMORY_SHARES = (0.01, 0.03, 0.1)
-SIZE_SHARES = (0.2, 0.5, 1.0)
-SKEWS = (0.0, 0.5, 1.0)
+MEMORY_SHARES = MEMORY.few
+SIZE_SHARES = SIZES.few
 
 RATE = Axis("service rate", "tuples/s")
+PER_CYCLE = Axis("stream tuples per R-cycle", "tuples")
 MEMORY_AXIS = Axis("memory", "% of R")
 SIZE_AXIS = Axis("size of R", "tuples")
 SKEW_AXIS = Axis("skew (Zipf exponent)")
@@ -35,12 +35,18 @@ W_STAR = (
 
 @dataclass(frozen=True)
 class Family:
-    """The algorithms of a paper and its data; `largest` is its largest R in tuples."""
+    """The algorithms of a paper and its data; `largest` is its largest R in tuples.
+
+    `fixed` options hold whoever is tuned; pages of `page_rows` tuples make a disk buffer of a page as large as the
+    paper's.
+    """
 
     algorithms: tuple[str, ...]
     repeated: bool = False
     order: str = "key"
     largest: int = 100_000_000
+    page_rows: int | None = None
+    fixed: Mapping[str, float] = field(default_factory=dict)
 
     def rows(self, lab: Lab) -> int:
         """This scale's stand-in for the paper's largest R; the paper's own size where that is smaller."""
@@ -49,7 +55,7 @@ class Family:
     def source(self, lab: Lab, share: float = 1.0, skew: float = 1.0) -> Synthetic:
         """R of a share of the largest."""
         rows = max(int(self.rows(lab) * share), 1)
-        return lab.synthetic(rows, skew, repeated=self.repeated, order=self.order)
+        return lab.synthetic(rows, skew, repeated=self.repeated, order=self.order, page_rows=self.page_rows)
 
 
 SSBJ = Family(("ssbj", "meshjoin"), repeated=True)
@@ -58,44 +64,42 @@ SSCJ = Family(("cachejoin", "hybridjoin", "rmeshjoin", "meshjoin"))
 OX = Family(
     ("oxhybridjoin", "xhybridjoin", "hybridjoin", "rmeshjoin", "meshjoin"), order="frequency", largest=8_000_000
 )
-PC = Family(("pcachejoin", "cachejoin"), largest=2_000_000)
-OPC = Family(("opcachejoin", "pcachejoin", "cachejoin"), largest=2_000_000)
+#: opcachejoin2020 has disk buffers of 850 records throughout: one page of as many, and not enough bytes for two
+RECORDS = 850
+_RECORD_BYTES = 128
+ONE_PAGE = {"buffer_bytes": RECORDS * _RECORD_BYTES * 3 // 2}
+PC = Family(("pcachejoin", "cachejoin"), largest=2_000_000, page_rows=RECORDS, fixed=ONE_PAGE)
+OPC = Family(("opcachejoin", "pcachejoin", "cachejoin"), largest=2_000_000, page_rows=RECORDS, fixed=ONE_PAGE)
 
 
-def by_memory(
-    lab: Lab, figure: str, family: Family, shares: Sequence[float] = MEMORY_SHARES, size: float = 1.0
-) -> Iterator[Point]:
+def by_memory(lab: Lab, figure: str, family: Family, shares: Ticks = MEMORY, size: float = 1.0) -> Iterator[Point]:
     """Service rate over memory, R and skew 1 fixed; x is memory in percent of R."""
     source = family.source(lab, size)
-    for share in shares:
+    for share in shares.of(lab):
         memory = lab.memory(source, share)
         for algorithm in family.algorithms:
-            run = lab.measure(algorithm, source, memory)
-            yield from lab.rates(figure, algorithm, 100 * share, run, **_optimum(algorithm, source, memory))
+            optimum = _optimum(algorithm, source, memory)
+            yield from lab.contest(figure, algorithm, percent(share), source, memory, fixed=family.fixed, **optimum)
 
 
-def by_size(
-    lab: Lab, figure: str, family: Family, memory_share: float = 0.1, sizes: Sequence[float] = SIZE_SHARES
-) -> Iterator[Point]:
+def by_size(lab: Lab, figure: str, family: Family, memory_share: float = 0.1, sizes: Ticks = SIZES) -> Iterator[Point]:
     """Service rate over the size of R; memory is a share of the largest R and stays the same."""
     memory = lab.memory(family.source(lab), memory_share)
-    for size in sizes:
+    for size in sizes.of(lab):
         source = family.source(lab, size)
         for algorithm in family.algorithms:
-            run = lab.measure(algorithm, source, memory)
-            yield from lab.rates(figure, algorithm, source.rows, run, **_optimum(algorithm, source, memory))
+            optimum = _optimum(algorithm, source, memory)
+            yield from lab.contest(figure, algorithm, source.rows, source, memory, fixed=family.fixed, **optimum)
 
 
-def by_skew(
-    lab: Lab, figure: str, family: Family, memory_share: float = 0.1, skews: Sequence[float] = SKEWS
-) -> Iterator[Point]:
+def by_skew(lab: Lab, figure: str, family: Family, memory_share: float = 0.1, skews: Ticks = SKEWS) -> Iterator[Point]:
     """Service rate over the exponent of the stream's Zipf law."""
-    for skew in skews:
+    for skew in skews.of(lab):
         source = family.source(lab, skew=skew)
         memory = lab.memory(source, memory_share)
         for algorithm in family.algorithms:
-            run = lab.measure(algorithm, source, memory)
-            yield from lab.rates(figure, algorithm, skew, run, **_optimum(algorithm, source, memory))
+            optimum = _optimum(algorithm, source, memory)
+            yield from lab.contest(figure, algorithm, skew, source, memory, fixed=family.fixed, **optimum)
 
 
 def optimum_ratio(keys: KeyClasses, memory: float) -> float:

@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from semistream.lab.figure import Axis, Figure, Point, Verdict
-from semistream.lab.figures.family import PC, RATE
+from semistream.lab.figures.family import ONE_PAGE, PC, PER_CYCLE, RATE
+from semistream.lab.figures.ticks import Ticks, percent
 from semistream.lab.laboratory import Lab
 from semistream.lab.verdicts import FLAT, Check, Curves, judge
 
 #: of 100 MB for R of 2 million tuples: 0.5 to 16 MB, and a disk buffer of 850 records
-SHARES = (0.005, 0.02, 0.16)
+SHARES = Ticks((0.005, 0.02, 0.16), (0.005, 0.01, 0.02, 0.04, 0.08, 0.16))
 _MEMORY = 100 / 240
-_BUFFER_RECORDS = 850
-_PAGE_BYTES = 128
 _BEST = 2.0
 
 
 def _figure_3(lab: Lab) -> Iterator[Point]:
     source = PC.source(lab)
     memory = lab.memory(source, _MEMORY)
-    for share in SHARES:
-        options = {"intermediate_bytes": int(share * memory), "buffer_bytes": _BUFFER_RECORDS * _PAGE_BYTES}
-        run = lab.measure("pcachejoin", source, memory, options=options)
-        yield from lab.rates("opcachejoin-3", "pcachejoin", 100 * share, run)
+    for share in SHARES.of(lab):
+        fixed = {"intermediate_bytes": int(share * memory), **ONE_PAGE}
+        yield from lab.contest("opcachejoin-3", "pcachejoin", percent(share), source, memory, fixed=fixed)
 
 
 def judge_3(points: Sequence[Point]) -> Verdict:
@@ -37,7 +35,7 @@ def judge_3(points: Sequence[Point]) -> Verdict:
         )
         return [
             Check("2 % of memory is best", curve[_BEST] >= (1 - FLAT) * curve[best], text),
-            Check("more than that is worse", curve[max(curve)] < (1 - FLAT) * curve[_BEST], text),
+            Check("more than that is worse", curve[max(curve)] < (1 - FLAT) * curve[_BEST], text, "trend"),
         ]
 
     return judge(
@@ -58,5 +56,6 @@ FIGURES = (
         "buffer of 850 records).",
         _figure_3,
         judge_3,
+        counts=PER_CYCLE,
     ),
 )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from semistream.lab.figure import Figure, Point, Verdict
+from semistream.lab.figure import Figure, Point, Printed, Verdict
 from semistream.lab.figures.family import (
     OPC,
     OX,
     PC,
+    PER_CYCLE,
     RATE,
     SIZE_AXIS,
     SSBJ,
@@ -17,19 +18,26 @@ from semistream.lab.figures.family import (
     by_size,
     optimum_reason,
 )
-from semistream.lab.figures.rate_memory import HYBRID_REASON, judge_chain, judge_first_of_all
+from semistream.lab.figures.rate_memory import HYBRID_REASON, judge_beside, judge_first_of_all
+from semistream.lab.figures.ticks import Ticks
 from semistream.lab.verdicts import Check, Curves, ahead, factor, judge, rises
 
-#: oxhybridjoin2012: 0.5 to 8 million tuples; its memory is taken as opcachejoin2020's 50 MB.
-_OX_SIZES = (1 / 16, 1 / 4, 1.0)
+#: oxhybridjoin2012: 0.5 to 8 million tuples, each size twice the one before; its memory is taken as that of
+#: opcachejoin2020, 50 MB.
+_OX_SIZES = Ticks((1 / 16, 1 / 4, 1.0), (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0))
 _OX_MEMORY = 50 / 960
 #: opcachejoin2020: 0.5 to 2 million tuples and 50 MB.
-_PC_SIZES = (0.25, 0.5, 1.0)
+_PC_SIZES = Ticks((0.25, 0.5, 1.0), (0.25, 0.5, 0.75, 1.0))
 _PC_MEMORY = 50 / 240
 
 CPU_BOUND = (
     "Where memory is a large part of R, an R-cycle is shared by so many tuples that the CPU time of a tuple is most "
     "of its cost, and that is about the same for both."
+)
+#: of the same R, memory and skew, in two figures of one paper
+TWO_FACTORS = (
+    "The paper has two factors for one setting, R of 100 million tuples, memory of 10 % of it and skew 1: {one} in "
+    "figure {first} and {other} in figure {second}. No run can have both."
 )
 
 
@@ -44,14 +52,16 @@ def judge_5b(points: Sequence[Point]) -> Verdict:
             rises(curves, "ssbj", "meshjoin", falling=True),
         ]
 
-    return judge(points, checks, f"{optimum_reason(points)} {CPU_BOUND}".strip())
+    two = TWO_FACTORS.format(one="8", first="5a", other="5.7", second="5b")
+    return judge(points, checks, f"{optimum_reason(points)} {CPU_BOUND} {two}".strip())
 
 
 def judge_6b(points: Sequence[Point]) -> Verdict:
     def checks(curves: Curves) -> list[Check]:
         return [ahead(curves, "ssj", "meshjoin"), factor(curves, "ssj", "meshjoin", None, 3.5)]
 
-    return judge(points, checks, optimum_reason(points))
+    two = TWO_FACTORS.format(one="7", first="6a", other="3.5 at most", second="6b")
+    return judge(points, checks, f"{optimum_reason(points)} {two}".strip())
 
 
 def judge_4b(points: Sequence[Point]) -> Verdict:
@@ -61,7 +71,8 @@ def judge_4b(points: Sequence[Point]) -> Verdict:
             *(ahead(curves, "cachejoin", other) for other in SSCJ.algorithms[1:]),
         ]
 
-    return judge(points, checks, HYBRID_REASON)
+    two = TWO_FACTORS.format(one="4.5", first="4a", other="3 at most", second="4b")
+    return judge(points, checks, f"{HYBRID_REASON} {two}")
 
 
 FIGURES = (
@@ -74,6 +85,11 @@ FIGURES = (
         "tuples and 5.7 times with 100 million (skew 1).",
         lambda lab: by_size(lab, "ssbj-5b", SSBJ),
         judge_5b,
+        counts=PER_CYCLE,
+        printed=(
+            Printed(0.2, 7.0, "ssbj", "meshjoin", in_proportion=True),
+            Printed(1.0, 5.7, "ssbj", "meshjoin", in_proportion=True),
+        ),
     ),
     Figure(
         "ssj-6b",
@@ -84,6 +100,7 @@ FIGURES = (
         "to 100 million tuples, skew 1).",
         lambda lab: by_size(lab, "ssj-6b", SSJ),
         judge_6b,
+        counts=PER_CYCLE,
     ),
     Figure(
         "sscj-4b",
@@ -94,6 +111,7 @@ FIGURES = (
         "every size of R, and ahead of R-MESHJOIN and MESHJOIN (skew 1).",
         lambda lab: by_size(lab, "sscj-4b", SSCJ),
         judge_4b,
+        counts=PER_CYCLE,
     ),
     Figure(
         "oxhybridjoin-6a",
@@ -105,6 +123,7 @@ FIGURES = (
         "largest R).",
         lambda lab: by_size(lab, "oxhybridjoin-6a", OX, _OX_MEMORY, _OX_SIZES),
         lambda points: judge_first_of_all(points, OX, HYBRID_REASON),
+        counts=PER_CYCLE,
     ),
     Figure(
         "opcachejoin-4a",
@@ -114,7 +133,8 @@ FIGURES = (
         "P-CACHEJOIN is well ahead of CACHEJOIN for every size of R, 0.5 to 2 million tuples, with 50 MB of memory "
         "(skew 1); most where R is small.",
         lambda lab: by_size(lab, "opcachejoin-4a", PC, _PC_MEMORY, _PC_SIZES),
-        lambda points: judge_chain(points, PC),
+        lambda points: judge_beside(points, PC, most_where_small=True),
+        counts=PER_CYCLE,
     ),
     Figure(
         "opcachejoin-6a",
@@ -124,6 +144,7 @@ FIGURES = (
         "OP-CACHEJOIN is well ahead of P-CACHEJOIN and CACHEJOIN for every size of R, 0.5 to 2 million tuples, with "
         "50 MB of memory (skew 1).",
         lambda lab: by_size(lab, "opcachejoin-6a", OPC, _PC_MEMORY, _PC_SIZES),
-        lambda points: judge_chain(points, OPC),
+        lambda points: judge_beside(points, OPC),
+        counts=PER_CYCLE,
     ),
 )

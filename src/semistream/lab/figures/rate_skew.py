@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from semistream.lab.figure import Figure, Point, Verdict
+from semistream.lab.figure import Figure, Point, Printed, Verdict
 from semistream.lab.figures.family import (
     OPC,
     PC,
+    PER_CYCLE,
     RATE,
     SKEW_AXIS,
     SSBJ,
@@ -16,10 +17,12 @@ from semistream.lab.figures.family import (
     by_skew,
     optimum_reason,
 )
-from semistream.lab.figures.rate_memory import HYBRID_REASON, judge_chain
+from semistream.lab.figures.rate_memory import HYBRID_REASON, judge_beside
+from semistream.lab.figures.rate_size import TWO_FACTORS
+from semistream.lab.figures.ticks import Ticks
 from semistream.lab.verdicts import SAME, Check, Curves, ahead, factor, judge, rises, slightly_worse
 
-_PC_SKEWS = (0.5, 0.75, 1.0)
+_PC_SKEWS = Ticks((0.5, 0.75, 1.0), (0.5, 0.75, 1.0))
 _PC_MEMORY = 50 / 240
 
 
@@ -27,9 +30,10 @@ def _unmoved(curves: Curves, algorithm: str) -> Check:
     """An algorithm without a cache neither gains nor loses much by skew: the papers see it fall slightly."""
     curve = curves.series.get(algorithm, {})
     if len(curve) < 2:
-        return Check(f"{algorithm} does not gain by skew", False, "")
+        return Check(f"{algorithm} does not gain by skew", False, "", "trend")
     change = curve[max(curve)] / curve[min(curve)] - 1
-    return Check(f"{algorithm} does not gain by skew", abs(change) <= SAME, f"{algorithm} {change:+.0%} by skew")
+    text = f"{algorithm} {change:+.0%} by skew"
+    return Check(f"{algorithm} does not gain by skew", abs(change) <= SAME, text, "trend")
 
 
 def judge_5c(points: Sequence[Point]) -> Verdict:
@@ -68,7 +72,8 @@ def judge_4c(points: Sequence[Point]) -> Verdict:
             _unmoved(curves, "meshjoin"),
         ]
 
-    return judge(points, checks, HYBRID_REASON)
+    two = TWO_FACTORS.format(one="4.5", first="4a", other="3", second="4c")
+    return judge(points, checks, f"{HYBRID_REASON} {two}")
 
 
 FIGURES = (
@@ -81,6 +86,8 @@ FIGURES = (
         "becomes slightly slower with skew (R of 100 million tuples, memory of 10 % of R).",
         lambda lab: by_skew(lab, "ssbj-5c", SSBJ),
         judge_5c,
+        counts=PER_CYCLE,
+        printed=(Printed(1.0, 8.0, "ssbj", "meshjoin"),),
     ),
     Figure(
         "ssj-6c",
@@ -91,6 +98,8 @@ FIGURES = (
         "skew 0; MESHJOIN becomes slightly slower with skew (memory of 10 % of R).",
         lambda lab: by_skew(lab, "ssj-6c", SSJ),
         judge_6c,
+        counts=PER_CYCLE,
+        printed=(Printed(1.0, 7.0, "ssj", "meshjoin"),),
     ),
     Figure(
         "sscj-4c",
@@ -101,6 +110,8 @@ FIGURES = (
         "slightly worse than MESHJOIN and R-MESHJOIN only at skew 0 (memory of 10 % of R).",
         lambda lab: by_skew(lab, "sscj-4c", SSCJ),
         judge_4c,
+        counts=PER_CYCLE,
+        printed=(Printed(1.0, 3.0, "cachejoin", "hybridjoin"),),
     ),
     Figure(
         "opcachejoin-4c",
@@ -110,7 +121,8 @@ FIGURES = (
         "P-CACHEJOIN is ahead of CACHEJOIN at skew 0.5, 0.75 and 1 (the text names no sizes; ours are R of 2 million "
         "tuples and 50 MB in proportion).",
         lambda lab: by_skew(lab, "opcachejoin-4c", PC, _PC_MEMORY, _PC_SKEWS),
-        lambda points: judge_chain(points, PC),
+        lambda points: judge_beside(points, PC),
+        counts=PER_CYCLE,
     ),
     Figure(
         "opcachejoin-6c",
@@ -119,6 +131,7 @@ FIGURES = (
         RATE,
         "OP-CACHEJOIN is well ahead of P-CACHEJOIN and CACHEJOIN at skew 0.5, 0.75 and 1.",
         lambda lab: by_skew(lab, "opcachejoin-6c", OPC, _PC_MEMORY, _PC_SKEWS),
-        lambda points: judge_chain(points, OPC),
+        lambda points: judge_beside(points, OPC),
+        counts=PER_CYCLE,
     ),
 )

@@ -9,13 +9,17 @@ from semistream.errors import ConfigError
 from semistream.lab.figure import Figure
 from semistream.lab.figures import (
     ablation,
+    arrival_memory,
     beyond,
+    bursts,
     cache_share,
     cost_validation,
     datasets,
     distribution,
     drifting,
+    inequality,
     intermediate_buffer,
+    main_memory,
     matching,
     memory_needed,
     memory_over_time,
@@ -31,11 +35,15 @@ from semistream.lab.figures import (
 from semistream.lab.figures.papers import PAPERS, figure_name
 
 _OF_THE_PAPERS = (
+    arrival_memory,
+    bursts,
     cache_share,
     cost_validation,
     datasets,
     distribution,
+    inequality,
     intermediate_buffer,
+    main_memory,
     matching,
     memory_needed,
     rate_memory,

@@ -6,6 +6,7 @@ the last line of a killed process may be torn, and is then made anew.
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
@@ -17,6 +18,7 @@ from typing import Any
 
 import semistream
 from semistream.cost.profile import machine_info
+from semistream.errors import ConfigError, SemiStreamError
 
 _PACKAGES = ("numpy", "pyarrow", "numba")
 #: 97.5 % quantiles of Student's t by degrees of freedom; beyond the table that of the normal law, a little widened
@@ -80,11 +82,17 @@ def versions() -> dict[str, str]:
     return found
 
 
+class NotRemembered(SemiStreamError):
+    """A run that is not in the log was asked for where none may be made."""
+
+
 class RunLog:
-    """A file of finished runs."""
+    """A file of finished runs, all made with the same number of CPUs: others would be other wall times."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._only_remembered = False
+        cpus = machine_info()["cpus"]
         self._found: dict[str, dict[str, Any]] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
         whole = path.read_bytes() if path.exists() else b""
@@ -95,10 +103,22 @@ class RunLog:
                 file.truncate(len(lines) + len(newline))
         for line in lines.splitlines():
             record = json.loads(line)
+            known = record.get("machine", {}).get("cpus", cpus)
+            if known != cpus:
+                raise ConfigError(
+                    f"{path} holds runs with {known} CPUs, and this process may use {cpus}: their times cannot be "
+                    f"compared. Give it {known} CPUs (taskset), or choose another out folder"
+                )
             self._found[_name(record["settings"])] = record["result"]
 
     def __len__(self) -> int:
         return len(self._found)
+
+    def remembered(self) -> RunLog:
+        """The same runs, and no others: what is not among them raises `NotRemembered`."""
+        view = copy.copy(self)
+        view._only_remembered = True
+        return view
 
     def once(self, settings: Mapping[str, Any], make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         """The result of these settings: found in the log, or made now and written there.
@@ -107,6 +127,8 @@ class RunLog:
         """
         name = _name(settings)
         if name not in self._found:
+            if self._only_remembered:
+                raise NotRemembered(f"there is no run with the settings {name}; measure the figure first")
             made = json.loads(json.dumps(make()))
             record = {"settings": settings, "result": made, "versions": versions(), "machine": machine_info()}
             with self.path.open("a", encoding="utf-8") as file:

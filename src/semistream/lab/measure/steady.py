@@ -1,9 +1,10 @@
 """One real run of an operator: warmed up until it is steady, then measured in turns.
 
 How long to warm up is decided by counts, never by a clock, so that a run with the same seed has the same counts
-everywhere: blocks of the stream are pushed until neither the share of cache hits nor the number of waiting tuples nor
-that of turns of the main loop per tuple changes any more. A block is an R-cycle for operators that scan; for the others
-it is one and a half fillings of H_S, since in a full table a tuple waits while two fillings come and go.
+everywhere: rounds of blocks of the stream are pushed until neither the share of cache hits nor the number of waiting
+tuples nor that of turns of the main loop per tuple changes any more, or a limit is reached, and then the run says so. A
+block is an R-cycle for operators that scan; for the others it is one and a half fillings of H_S, since in a full table
+a tuple waits while two fillings come and go.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -21,15 +22,20 @@ import pyarrow as pa
 
 from semistream.algorithms.registry import resolve
 from semistream.cost.clock import CostClock, counted, row_bytes
-from semistream.cost.profile import CostProfile
+from semistream.cost.profile import CostProfile, machine_info
 from semistream.engine.join import SemiStreamJoin
 from semistream.lab.figure import Way
 from semistream.lab.measure.runs import Estimate
 from semistream.lab.workloads.relation import WAITING_BYTES
 
-#: Steady: hits change by no more than this share of the stream from one round of blocks to the next, and waiting tuples
-#: and turns per tuple by no more than this part of themselves.
+#: Grows when a run comes to rest by other rules or records something else: runs by older rules are made again.
+RULES = 2
+#: At rest: from two rounds to the next two, hits change by no more than this share of the stream, and waiting tuples
+#: and turns per tuple by no more than this part of themselves, or than chance changes a count of so few turns. Two
+#: rounds each, since a cache that learns ever more slowly changes little from one round to the next.
 _HITS_CHANGE, _OTHER_CHANGE = 0.01, 0.05
+_WINDOW = 2
+_CHANCE = 3.0
 _FILLINGS = 1.5
 _LOADS_PER_TURN = 20
 _MOST_TUPLES_PER_TURN = 1_000_000
@@ -48,11 +54,12 @@ class WarmUp:
 
 
 #: A scan may change its cache once per R-cycle, or move keys over three of them: then three cycles are alike, and turns
-#: are some cycles together.
-_SCANS = WarmUp(3, 3, 6, 4, 0.5)
+#: are some cycles together. SSBJ's cache is at rest after about 24 cycles; the limit is 48.
+_SCANS = WarmUp(3, 4, 16, 4, 0.5)
 #: A scan without a cache is steady when H_S has been filled once.
 _FILLS = WarmUp(1, 1, 1)
-_LOOKS_UP = WarmUp(1, 4, 10)
+#: A cache that fills when its keys leave a large H_S takes a dozen fillings and more.
+_LOOKS_UP = WarmUp(1, 4, 40)
 
 
 def warm_up_of(join: SemiStreamJoin) -> WarmUp:
@@ -89,9 +96,12 @@ def run_steady(
         "turns": measured,
         "symbols": symbols,
         "row_bytes": row_bytes(join),
+        "n_pages": join.reader.n_pages,
         "peak_bytes": join.memory.peak_bytes,
         "warm_hits": warmed.hits,
         "steady": warmed.steady,
+        "most_rounds": rule.most_rounds,
+        "cpus": machine_info()["cpus"],
     }
 
 
@@ -110,7 +120,7 @@ def warm(join: SemiStreamJoin, step: Callable[[], object], most_seconds: float =
     """Go on until rounds of blocks are steady; a step pushes a batch. Only who times nothing but rates sets a limit."""
     rule, until = warm_up_of(join), time.monotonic() + most_seconds
     hits: list[float] = []
-    others: list[tuple[float, float]] = []
+    rounds: list[Round] = []
     tuples, steady = 0, rule.most_rounds == 1
     for _ in range(rule.most_rounds):
         before = copy.copy(join.stats)
@@ -119,15 +129,41 @@ def warm(join: SemiStreamJoin, step: Callable[[], object], most_seconds: float =
         stats = join.stats
         seen = max(stats.tuples_in - before.tuples_in, 1)
         hits.append((stats.cache_hits - before.cache_hits) / seen)
-        others.append((join.waiting, (stats.iterations - before.iterations) / seen))
-        if len(hits) >= max(rule.least_rounds, 2) and abs(hits[-1] - hits[-2]) <= _HITS_CHANGE:
-            pairs = zip(others[-1], others[-2], strict=True)
-            steady = all(abs(now - then) <= _OTHER_CHANGE * max(now, then) for now, then in pairs)
+        rounds.append(Round(hits[-1], join.waiting, stats.iterations - before.iterations, seen))
+        if len(rounds) >= max(rule.least_rounds, 2 * _WINDOW):
+            steady = at_rest(rounds[-2 * _WINDOW : -_WINDOW], rounds[-_WINDOW:])
             if steady:
                 break
         if time.monotonic() > until:
             break
-    return Warmed(tuples, 1 / max(others[-1][1], 1e-9), hits, steady)
+    return Warmed(tuples, rounds[-1].tuples / max(rounds[-1].turns, 1e-9), hits, steady)
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a round showed: hits per tuple, tuples that wait at its end, turns of the main loop, tuples."""
+
+    hits: float
+    waiting: int
+    turns: int
+    tuples: int
+
+
+def at_rest(before: Sequence[Round], after: Sequence[Round]) -> bool:
+    """Whether some rounds are like those before them."""
+    then, now = (_together(rounds) for rounds in (before, after))
+    if abs(now.hits - then.hits) > _HITS_CHANGE:
+        return False
+    chance = _CHANCE / math.sqrt(max(min(now.turns, then.turns), 1))
+    pairs = ((now.waiting, then.waiting), (now.turns / now.tuples, then.turns / then.tuples))
+    return all(abs(a - b) <= max(_OTHER_CHANGE, chance) * max(a, b) for a, b in pairs)
+
+
+def _together(rounds: Sequence[Round]) -> Round:
+    tuples = sum(each.tuples for each in rounds)
+    hits = math.fsum(each.hits * each.tuples for each in rounds) / tuples
+    waiting = sum(each.waiting for each in rounds) // len(rounds)
+    return Round(hits, waiting, sum(each.turns for each in rounds), tuples)
 
 
 def _block(join: SemiStreamJoin, step: Callable[[], object], hits: float, until: float) -> int:
@@ -149,11 +185,11 @@ def _turn(join: SemiStreamJoin, stream: Iterator[pa.RecordBatch], batch: int, co
     """One measured turn of `count` batches; they are made before the clock starts."""
     batches = list(islice(stream, count))
     before = copy.copy(join.stats)
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), time.process_time()
     for part in batches:
         push(join, part)
-    seconds = time.perf_counter() - start
-    return {"seconds": seconds, "counts": counted(join, before, batch=batch)}
+    seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
+    return {"seconds": seconds, "cpu_seconds": cpu_seconds, "counts": counted(join, before, batch=batch)}
 
 
 def push(join: SemiStreamJoin, batch: pa.RecordBatch) -> None:
@@ -228,6 +264,36 @@ class Run:
     def hit_share(self) -> Estimate:
         """Share of the stream that the cache answered."""
         return Estimate.ratio(self.counted("cache_hits"), self.counted("cache_hits", "cache_misses"))
+
+    def per_cycle(self) -> Estimate:
+        """Stream tuples per R-cycle, whoever reads: per as many pages as R has. No clock has a part in it."""
+        pages = [number / self.result["n_pages"] for number in self.counted("pages_read")]
+        return Estimate.ratio(self.counted("tuples_in"), pages)
+
+    @property
+    def steady(self) -> bool:
+        """Whether what was counted, and what was timed, was at rest."""
+        return bool(self.result["steady"]) and bool(self.timed["steady"])
+
+    @property
+    def cpu_share(self) -> float | None:
+        """CPU seconds of all threads per second of the wall clock; more than 1 is work side by side."""
+        turns = self.timed["turns"]
+        if any("cpu_seconds" not in turn for turn in turns):
+            return None
+        return math.fsum(turn["cpu_seconds"] for turn in turns) / math.fsum(turn["seconds"] for turn in turns)
+
+    @property
+    def side_by_side(self) -> float | None:
+        """For operators with threads: the wall clock's rate over that of the same run with its phases in turn."""
+        if self.timed is self.result:
+            return None
+        rates = [
+            math.fsum(turn["counts"]["tuples_in"] for turn in found["turns"])
+            / math.fsum(turn["seconds"] for turn in found["turns"])
+            for found in (self.timed, self.result)
+        ]
+        return rates[0] / rates[1]
 
     def _turns(self, way: Way) -> list[Mapping[str, Any]]:
         return list((self.timed if way == "wall" else self.result)["turns"])

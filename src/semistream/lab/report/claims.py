@@ -1,31 +1,46 @@
-"""The claims as a Markdown table, to stand beside the raw data: what was said, what was measured, whether it holds."""
+"""The claims as a Markdown table, to stand beside the raw data: what was said, and what each clock says of it."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from semistream.lab.figure import Figure, Outcome, Verdict
+from semistream.lab.figure import Figure, Verdict
+from semistream.lab.report.marks import COLUMNS, marks_text, tally
+from semistream.lab.verdicts import CLOCKS
 
 CLAIMS = "claims.md"
-OUTCOMES: dict[Outcome, str] = {"held": "held", "partly": "partly held", "not": "did not hold"}
+_HEAD = ("figure", "claim", *(CLOCKS[way] for way in COLUMNS), "measured", "why", "notes")
 
 
 def claims_table(
-    parts: Mapping[str, Sequence[tuple[Figure, Verdict]]], missing: Sequence[Figure], about: Mapping[str, Sequence[str]]
+    parts: Mapping[str, Sequence[tuple[Figure, Verdict, str]]],
+    missing: Sequence[Figure],
+    about: Mapping[str, Sequence[str]],
 ) -> str:
-    """The table, part by part, under what all measurements have in common."""
-    counts = Counter(verdict.outcome for mine in parts.values() for _, verdict in mine)
+    """The table, part by part, under what all measurements have in common; with each verdict what it depends on."""
     lines = ["# The papers' figures, measured again", ""]
     lines += [f"- {name}: {'; '.join(values)}" for name, values in about.items()]
-    lines.append("- " + ", ".join(f"{counts[outcome]} {label}" for outcome, label in OUTCOMES.items()))
+    for way, found in tally([verdict for mine in parts.values() for _, verdict, _ in mine]).items():
+        held = ", ".join(f"{part} {held} of {judged}" for part, (held, judged) in found.items())
+        lines.append(f"- what holds, {CLOCKS[way]}: {held}")
+    lines.append(
+        "- marks are direction, size and trend: ✓ holds, ✗ does not, – not claimed or not judged; * some runs were not "
+        "at rest"
+    )
     if missing:
         lines.append(f"- not measured: {', '.join(figure.id for figure in missing)}")
     for part, mine in parts.items():
-        lines += ["", f"## {part}", "", _row("figure", "claim", "measured", "verdict", "why"), _row(*["---"] * 5)]
+        lines += ["", f"## {part}", "", _row(*_HEAD), _row(*["---"] * len(_HEAD))]
         lines += [
-            _row(f"{figure.id}: {figure.title}", figure.claim, verdict.measured, OUTCOMES[verdict.outcome], verdict.why)
-            for figure, verdict in mine
+            _row(
+                f"{figure.id}: {figure.title}",
+                figure.claim,
+                *(marks_text(verdict.marks.get(way)) for way in COLUMNS),
+                verdict.measured,
+                verdict.why,
+                " ".join((*verdict.notes, depends)),
+            )
+            for figure, verdict, depends in mine
         ]
     return "\n".join(lines) + "\n"
 

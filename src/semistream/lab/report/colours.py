@@ -14,7 +14,7 @@ from itertools import cycle
 from semistream.algorithms.registry import ALGORITHMS
 
 #: words behind an algorithm's name that say a value was computed, not measured
-PREDICTED = frozenset({"predicted", "calculated", "analytic", "model"})
+PREDICTED = frozenset({"predicted", "calculated", "analytic", "equation", "model"})
 SOLID, DASHED, DOTTED, DASHDOT = "solid", "dashed", "dotted", "dashdot"
 _LINES = (SOLID, DASHED, DOTTED, DASHDOT)
 
@@ -98,8 +98,8 @@ def is_predicted(series: str) -> bool:
 def looks(series: Iterable[str]) -> dict[str, Look]:
     """A look for each series of a figure.
 
-    Series about the same algorithm share its colour and marker and differ in their line; predicted ones are dashed with
-    hollow markers.
+    Series about the same algorithm share its colour and marker and differ in their line; predicted ones have hollow
+    markers, and the first of them is dashed.
 
     >>> looks(["ssbj", "ssbj predicted"])["ssbj predicted"].line
     'dashed'
@@ -114,7 +114,10 @@ def looks(series: Iterable[str]) -> dict[str, Look]:
             found[name] = replace(_OTHERS[others % len(_OTHERS)], line=line, filled=not is_predicted(name))
             others += 1
         elif is_predicted(name):
-            found[name] = replace(LOOKS[base], line=DASHED, filled=False)
+            turn = seen.get(f"{base} predicted", 0)
+            seen[f"{base} predicted"] = turn + 1
+            line = (DASHED, DOTTED, DASHDOT)[turn % 3]
+            found[name] = replace(LOOKS[base], line=line, filled=False)
         else:
             turn = seen.get(base, 0)
             seen[base] = turn + 1

@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -16,12 +15,16 @@ from pathlib import Path
 from semistream.lab.figure import Figure, Point, Verdict
 from semistream.lab.figures.papers import PAPERS, paper_of
 from semistream.lab.figures.registry import FIGURES
+from semistream.lab.report.beside import has_numbers, inline_beside
 from semistream.lab.report.canvas import series_variables, swatch
-from semistream.lab.report.claims import CLAIMS, OUTCOMES, claims_table
+from semistream.lab.report.claims import CLAIMS, claims_table
 from semistream.lab.report.colours import colour_pairs, looks
+from semistream.lab.report.marks import COLUMNS, dependence, marks_html, tally_html
 from semistream.lab.report.numbers import short
 from semistream.lab.report.plots import axis_label, caption, inline_panels, needs_legend, save_plots
 from semistream.lab.report.results import Results, read_results
+from semistream.lab.report.story import Judged, story
+from semistream.lab.verdicts import AHEAD, CLOCKS, FACTOR_REACHED, TREND
 
 REPORT = "report.html"
 PLOTS = "plots"
@@ -31,11 +34,14 @@ _ON_TOP = frozenset({"scale", "seed"})
 #: where a verdict goes on with the next clock
 _NEXT_CLOCK = re.compile(r"\.\s+(?=(?:papers' clock|this machine's clock|wall clock|counts): )")
 _READING = (
-    "Values are means with 95 % confidence intervals, by up to three clocks. The cost clock multiplies what a real run "
-    "did (reads, look-ups, output rows …) by the price of each operation: with prices of the papers' time it shows "
-    "what their machines would have shown, with prices measured here what this machine should show; both are the "
-    "same in every run with one seed. The wall clock is real. Claims are the papers', or ours from before we "
-    "measured; nothing was tuned until it agreed."
+    "Every claim has up to three parts: its direction (who is ahead), its size (by how much) and its trend (how that "
+    "changes along the axis). Every clock judges each part by itself. First what was only counted, stream tuples per "
+    "R-cycle: no clock touches it. Then the wall clock. Then the papers' clock: what a run did (reads, look-ups, "
+    "output rows …) times unit costs of the papers' time, fitted to the rates that their texts print. ✓ holds, ✗ does "
+    "not, – is not claimed or cannot be judged; the number is our factor over the claimed one, * marks runs that did "
+    f"not come to rest. Ahead is by {AHEAD - 1:.0%}, a factor is met by {FACTOR_REACHED:.2f} to "
+    f"{1 / FACTOR_REACHED:.2f} of it, a trend is a change of {TREND:.0%} and more than the intervals at its ends. "
+    "Values are means with 95 % confidence intervals. Claims are the papers', or ours from before we measured."
 )
 
 
@@ -46,6 +52,8 @@ class Chapter:
     figure: Figure
     points: Sequence[Point]
     verdict: Verdict
+    #: which parts of the verdict depend on unit costs that nobody knows
+    depends: str = ""
 
     @property
     def anchor(self) -> str:
@@ -65,11 +73,14 @@ def write_report(out: Path, figures: Iterable[Figure] | None = None) -> Path:
         points = results.points.get(figure.id, [])
         if points:
             save_plots(figure, points, out / PLOTS)
-            chapters.append(Chapter(figure, points, figure.judge(points)))
+            verdict = figure.judge(points)
+            depends = dependence(figure, verdict, results.swept.get(figure.id, {}))
+            chapters.append(Chapter(figure, points, verdict, depends))
         else:
             missing.append(figure)
     verdicts = {
-        part: [(chapter.figure, chapter.verdict) for chapter in mine] for part, mine in _by_part(chapters).items()
+        part: [(chapter.figure, chapter.verdict, chapter.depends) for chapter in mine]
+        for part, mine in _by_part(chapters).items()
     }
     (out / CLAIMS).write_text(claims_table(verdicts, missing, results.about), encoding="utf-8")
     path = out / REPORT
@@ -80,7 +91,7 @@ def write_report(out: Path, figures: Iterable[Figure] | None = None) -> Path:
 def render(chapters: Sequence[Chapter], missing: Sequence[Figure], results: Results) -> str:
     """The page. It is well-formed XML too, so that any parser can check it."""
     ordered = _by_part(chapters)
-    body = [_head(chapters, missing, results), _claims(ordered), _contents(ordered)]
+    body = [_head(chapters, missing, results), _story(chapters), _claims(ordered), _contents(ordered)]
     for part, mine in ordered.items():
         body.append(f"<h2>{escape(part)}</h2>")
         body += [_chapter(chapter) for chapter in mine]
@@ -109,11 +120,6 @@ def _style() -> str:
 
 
 def _head(chapters: Sequence[Chapter], missing: Sequence[Figure], results: Results) -> str:
-    counts = Counter(chapter.verdict.outcome for chapter in chapters)
-    tiles: list[tuple[str, int, str]] = [(outcome, counts[outcome], label) for outcome, label in OUTCOMES.items()]
-    if missing:
-        tiles.append(("open", len(missing), "not measured"))
-    shown = "".join(f'<li class="{outcome}"><b>{count}</b>{label}</li>' for outcome, count, label in tiles)
     about = "".join(
         f"<dt>{escape(name)}</dt><dd>{'<br/>'.join(map(escape, values))}</dd>" for name, values in results.about.items()
     )
@@ -121,30 +127,45 @@ def _head(chapters: Sequence[Chapter], missing: Sequence[Figure], results: Resul
         about += f"<dt>not measured</dt><dd>{escape(', '.join(figure.id for figure in missing))}</dd>"
     return (
         "<h1>Semi-stream joins: the papers' figures, measured again</h1>\n"
-        f"<p>{len(chapters)} figures, of five papers and of our own: what is claimed, what was measured, and whether "
-        f'it holds.</p>\n<ul class="tiles">{shown}</ul>\n<dl class="about">{about}</dl>\n'
-        f'<p class="faint">{escape(_READING)}</p>'
+        f"<p>{len(chapters)} figures, of five papers and of our own: what is claimed, what was measured, and which "
+        f"parts of it hold.</p>\n{tally_html([chapter.verdict for chapter in chapters])}\n"
+        f'<dl class="about">{about}</dl>\n<p class="faint">{escape(_READING)}</p>'
     )
 
 
+def _story(chapters: Sequence[Chapter]) -> str:
+    """The pictures that tell what came out."""
+    anchors = {chapter.figure.id: chapter.anchor for chapter in chapters}
+    shown = "".join(
+        f"<figure>{picture.svg}<figcaption>{number}. {escape(picture.title)}{_see(anchors.get(picture.figure))}"
+        "</figcaption></figure>"
+        for number, picture in enumerate(story([Judged(c.figure, c.points, c.verdict) for c in chapters]), 1)
+    )
+    return f'<h2>The story</h2>\n<div class="story">{shown}</div>' if shown else ""
+
+
+def _see(anchor: str | None) -> str:
+    return "" if anchor is None else f' (<a href="#{anchor}">the figure</a>)'
+
+
 def _claims(ordered: dict[str, list[Chapter]]) -> str:
+    """A line per claim with its marks; what is behind them opens with a click."""
     rows = []
     for part, chapters in ordered.items():
-        rows.append(f'<tr class="group"><td colspan="5">{escape(part)}</td></tr>')
+        rows.append(f'<tr class="group"><td colspan="{2 + len(COLUMNS)}">{escape(part)}</td></tr>')
         for chapter in chapters:
             figure, verdict = chapter.figure, chapter.verdict
-            # The clock that decides; the others stand beside the picture.
-            measured = _clocks(verdict.measured)[0]
+            cells = "".join(f"<td>{marks_html(verdict.marks.get(way))}</td>" for way in COLUMNS)
+            said = [*_clocks(verdict.measured), verdict.why, *verdict.notes, chapter.depends]
+            inside = "".join(f"<p>{escape(text)}</p>" for text in said if text)
             rows.append(
-                f'<tr><td><a href="#{chapter.anchor}">{escape(figure.id)}</a><br/>{escape(figure.title)}</td>'
-                f"<td>{escape(figure.claim)}</td><td>{escape(measured)}</td><td>{_badge(chapter)}</td>"
-                f"<td>{escape(verdict.why)}</td></tr>"
+                f'<tr><td><a href="#{chapter.anchor}">{escape(figure.id)}</a></td><td><details><summary>'
+                f"{escape(figure.claim)}</summary><p>{escape(figure.title)}</p>{inside}</details></td>{cells}</tr>"
             )
+    heads = "".join(f"<th>{escape(CLOCKS[way])}</th>" for way in COLUMNS)
     return (
         '<h2>Claims</h2>\n<div class="wide"><table class="claims"><thead><tr><th>Figure</th><th>Claim</th>'
-        "<th>Measured</th><th>Verdict</th><th>Why</th></tr></thead>\n<tbody>"
-        + "\n".join(rows)
-        + "</tbody></table></div>"
+        f"{heads}</tr></thead>\n<tbody>" + "\n".join(rows) + "</tbody></table></div>"
     )
 
 
@@ -160,29 +181,51 @@ def _contents(ordered: dict[str, list[Chapter]]) -> str:
     return "<h2>Contents</h2>\n<nav>" + "\n".join(parts) + "</nav>"
 
 
-def _badge(chapter: Chapter) -> str:
-    outcome = chapter.verdict.outcome
-    return f'<span class="badge {outcome}">{OUTCOMES[outcome]}</span>'
+def _marks(chapter: Chapter) -> str:
+    """All marks of a figure, clock by clock."""
+    return " ".join(
+        f'<span class="clock">{escape(CLOCKS[way])} {marks_html(marks)}</span>'
+        for way, marks in chapter.verdict.marks.items()
+        if way in COLUMNS
+    )
 
 
 def _chapter(chapter: Chapter) -> str:
     figure, points, verdict = chapter.figure, chapter.points, chapter.verdict
     panels = inline_panels(figure, points)
-    pictures = "".join(
+    pictures = ""
+    if has_numbers(figure, points):
+        drawn = inline_beside(figure, points, f"{figure.id}-beside")
+        pictures = f"<figure><figcaption>Beside the numbers of the paper's text</figcaption>{drawn}</figure>"
+    pictures += "".join(
         f"<figure><figcaption>{escape(caption(figure, way, len(panels)))}</figcaption>{svg}</figure>"
         for way, svg in panels.items()
     )
     words = [("We expected" if chapter.part == _OURS else "The paper", figure.claim)]
     words += [("" if i else "Measured", text) for i, text in enumerate(_clocks(verdict.measured))]
-    if verdict.why:
-        words.append(("Why", verdict.why))
-    words += [("Note", note) for note in _notes(points)]
-    listed = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in words)
+    words += [("Why", verdict.why), *(("Note", note) for note in (*verdict.notes, *_notes(points)))]
+    words += [("Unit costs", chapter.depends), ("How", _how(points))]
+    listed = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in words if text)
     return (
         f'<section class="figure" id="{chapter.anchor}">\n<h3><span class="name">{escape(figure.id)}</span> '
-        f'{escape(figure.title)} {_badge(chapter)}</h3>\n<div class="panels">{pictures}</div>\n'
+        f'{escape(figure.title)} {_marks(chapter)}</h3>\n<div class="panels">{pictures}</div>\n'
         f'{_legend(figure, points)}<dl class="words">{listed}</dl>\n{_raw(figure, points)}</section>'
     )
+
+
+def _how(points: Sequence[Point]) -> str:
+    """In which state the points were taken: tuned or not, at rest or not, with how many CPUs."""
+    states = []
+    tuning = list(dict.fromkeys(str(p.settings["tuning"]) for p in points if p.settings.get("tuning")))
+    if tuning:
+        states.append(f"contestants: {', '.join(tuning)}")
+    rest = [bool(p.settings["steady"]) for p in points if p.settings.get("steady") is not None]
+    if rest:
+        states.append(f"{sum(rest)} of {len(rest)} points at rest{'' if all(rest) else ', the others have a ring'}")
+    cpus = sorted({str(p.settings["cpus"]) for p in points if p.settings.get("cpus") is not None})
+    if cpus:
+        states.append(f"{' and '.join(cpus)} CPUs")
+    return "; ".join(states)
 
 
 def _clocks(measured: str) -> list[str]:

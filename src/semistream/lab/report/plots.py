@@ -7,14 +7,16 @@ What the kinds expect of the points:
     box       settings["quantiles"] holds the 5, 25, 50, 75 and 95 % quantiles; without them the interval is drawn
     surface   x and settings["z"], a second size called settings["z_label"], with y as colour
 
-A point without a finite y draws nothing: it carries a note (settings["note"]) why there is no value. Where something
-happens on the way, settings["mark_x"] says where and settings["mark"] what.
+A point without a finite y draws nothing: it carries a note (settings["note"]) why there is no value. One whose run did
+not come to rest (settings["steady"]) has a ring. Where something happens on the way, settings["mark_x"] says where and
+settings["mark"] what.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +31,10 @@ from semistream.lab.report.numbers import short
 from semistream.lab.report.surface import draw_surface, spans_plane
 
 WAYS: dict[Way, str] = {
+    "counts": "Counted in runs, no clock",
+    "wall": "Wall clock, this machine",
     "papers": "Cost clock, machine of the papers' time",
     "machine": "Cost clock, this machine",
-    "wall": "Wall clock, this machine",
-    "counts": "Counted in runs, no clock",
 }
 PANEL_WIDTH, PANEL_HEIGHT = 5.0, 3.5
 #: in a page, one panel alone and one of several: at these sizes letters are as large as the page's small print
@@ -118,7 +120,8 @@ def draw_panel(axes: Axes, figure: Figure, points: Sequence[Point], styles: Look
         "box": _boxes,
         "surface": _surface,
     }
-    kinds[figure.kind](axes, figure, points, styles)
+    shown = replace(figure, y=figure.axis_of(points[0].way))
+    kinds[figure.kind](axes, shown, points, styles)
 
 
 def axis_label(axis: Axis) -> str:
@@ -182,6 +185,17 @@ def _lines(axes: Axes, figure: Figure, points: Sequence[Point], styles: Looks) -
             elinewidth=1.0,
             capsize=2.5,
             label=name,
+        )
+    restless = [p for p in points if p.settings.get("steady") is False]
+    if restless:
+        axes.plot(
+            [p.x for p in restless],
+            [p.y for p in restless],
+            marker="o",
+            markersize=11,
+            markerfacecolor="none",
+            markeredgecolor=paper.FAINT,
+            linestyle="none",
         )
     marks = {p.settings["mark_x"]: str(p.settings.get("mark", "")) for p in points if "mark_x" in p.settings}
     for x, text in marks.items():

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
 from semistream.lab.figure import Point
-from semistream.lab.reproduce import POINTS_FILE, read_points
+from semistream.lab.reproduce import POINTS_FILE, read_points, read_sweep
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,8 @@ class Results:
 
     points: Mapping[str, list[Point]]
     about: Mapping[str, list[str]]
+    #: points of the papers' clock with other unit costs, by figure and what was changed
+    swept: Mapping[str, Mapping[str, list[Point]]] = field(default_factory=dict)
 
 
 def read_results(out: Path) -> Results:
@@ -27,7 +29,7 @@ def read_results(out: Path) -> Results:
     scales = {str(p.settings["scale"]): None for mine in points.values() for p in mine if "scale" in p.settings}
     table = pq.read_table(out / "raw" / POINTS_FILE, columns=["seed", "machine", "versions"])
     about = {name: [_spelt(value) for value in table.column(name).unique().to_pylist()] for name in table.column_names}
-    return Results(points, {"scale": list(scales), **about})
+    return Results(points, {"scale": list(scales), **about}, read_sweep(out))
 
 
 def _spelt(value: object) -> str:

@@ -2,6 +2,9 @@
 
 A benchmark that nobody here designed: every order names a customer, a third of the customers never orders, and
 the orders are spread evenly over the others. The tool comes with the extra `workloads`.
+
+Real customers are not alike. `busy_customers` says who orders when some order far more than others: the benchmark's
+rows with another customer in each order, as benchmarks that add skew to TPC-H do.
 """
 
 from __future__ import annotations
@@ -14,7 +17,10 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from semistream.errors import ConfigError, SemiStreamError, StoreError
+from semistream.lab.workloads.zipf import zipf_keys
 
 TOOL = "tpchgen-cli"
 #: Order column to customer column, as `open_join` and `enrich` take it.
@@ -47,6 +53,22 @@ class Tpch:
     @property
     def orders_count(self) -> int:
         return self.customers_count * _ORDERS_PER_CUSTOMER
+
+
+def busy_customers(n_customers: int, exponent: float, seed: int, start: int, count: int) -> np.ndarray:
+    """Customers of the orders number start .. start + count - 1, by Zipf's law: a few of them order most.
+
+    As by the benchmark's rules a customer whose number is divisible by three has no order. Which of the others order
+    most is scattered over them by the seed. Any slice can be made by itself.
+
+    >>> busy_customers(9, 1.0, seed=1, start=0, count=1000).max()
+    np.int64(8)
+    """
+    ordering = n_customers - n_customers // 3
+    if ordering < 1:
+        raise ConfigError(f"n_customers={n_customers}; allowed are whole numbers from 1")
+    number = zipf_keys(ordering, exponent, seed, start, count)
+    return np.asarray(number // 2 * 3 + number % 2 + 1)
 
 
 def tpch(cache: str | Path, scale_factor: float) -> Tpch:

@@ -85,6 +85,13 @@ SCHEMA = pa.schema(
     [pa.field("time", pa.timestamp("us", tz="UTC"))] + [pa.field(field.name, field.type) for field in FIELDS]
 )
 
+#: Bytes of a tuple of both tables in the papers, more than twice the line. How they came about is not said.
+TUPLE_BYTES = 128
+_LINE_BYTES = TUPLE_BYTES - sum(column.type.bit_width for column in SCHEMA) // 8
+LINE = "line"
+#: the columns of a report and its line, with as many blanks behind it as make it the papers' tuple
+WIDE_SCHEMA = SCHEMA.append(pa.field(LINE, pa.binary(_LINE_BYTES), nullable=False))
+
 
 class _BadField(Exception):
     """Which lines of a block are wrong, and in which field."""
@@ -156,6 +163,15 @@ def write_lines(reports: pa.RecordBatch) -> bytes:
         _justify(filled.to_numpy().astype(np.int64), text[field.columns])
     text[LINE_CHARACTERS] = ord("\n")
     return text.T.tobytes()
+
+
+def widened(reports: pa.RecordBatch) -> pa.RecordBatch:
+    """The reports as tuples of the papers' size: what a join carries along is then as heavy as it was there."""
+    lines = np.frombuffer(write_lines(reports), dtype=np.uint8).reshape(reports.num_rows, LINE_CHARACTERS + 1)
+    text = np.full((reports.num_rows, _LINE_BYTES), ord(" "), dtype=np.uint8)
+    text[:, :LINE_CHARACTERS] = lines[:, :LINE_CHARACTERS]
+    line = pa.Array.from_buffers(WIDE_SCHEMA.field(LINE).type, reports.num_rows, [None, pa.py_buffer(text)])
+    return pa.RecordBatch.from_arrays([*reports.columns, line], schema=WIDE_SCHEMA)
 
 
 def _justify(numbers: Int64s, places: Characters) -> None:

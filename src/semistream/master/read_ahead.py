@@ -1,0 +1,112 @@
+"""Groups of pages are read by threads that never wait for the interpreter's lock.
+
+    caller:    ask(0, pages)  ask(1, ..)  ask(2, ..)   wait(0) -> block  ...  ask(0, ..)   wait(1) -> block
+                   | pipe                                 ^ pipe
+    threads:       read, check -------------------------- done
+
+A thread that needed the lock after every read would get it when the caller lets go of it, which may take milliseconds,
+and the disk would rest meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from threading import Thread
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from semistream.kernels.ahead import END, RESULTS, serve_reads
+from semistream.master.base import Bytes, Int64s, RunRead
+
+#: pages, where they are in memory, results of the kernel, buffer -> what was read, or an error
+Finish = Callable[[Int64s, Int64s, Int64s, Bytes], RunRead]
+
+
+class ReadAhead:
+    """Reads into buffers of equal size, each of at most `n_pages` pages; `threads` reads are on their way at once.
+
+    `choose` refuses pages that R has not; `fixed` and `sizes` are what `serve_reads` is told of R's files, and of
+    buffers, gaps and alignment.
+    """
+
+    def __init__(
+        self,
+        choose: Callable[[Int64s], Int64s],
+        finish: Finish,
+        fixed: tuple[Any, ...],
+        sizes: tuple[int, int, int],
+        buffers: Sequence[Bytes],
+        n_pages: int,
+        threads: int,
+    ) -> None:
+        self._choose, self._finish, self._buffers = choose, finish, list(buffers)
+        shape = len(buffers), n_pages
+        self._pages, self._base = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int64)
+        self._counts = np.zeros(len(buffers), dtype=np.int64)
+        self._results = np.zeros((len(buffers), RESULTS), dtype=np.int64)
+        self._is_done = [False] * len(buffers)
+        addresses = np.array([buffer.ctypes.data for buffer in buffers], dtype=np.int64)
+        tables = self._pages, self._counts, self._base, self._results
+        self._process = os.getpid()
+        self._ends: list[int] = []
+        self._threads: list[Thread] = []
+        # Compiled here: of a thread that fails at it nobody would hear.
+        serve_reads.load()
+        try:
+            self._ends += os.pipe()
+            self._ends += os.pipe()
+            served, self._asked, self._done, done = self._ends
+            arguments = (served, done, *fixed, addresses, *sizes, *tables)
+            for number in range(threads):
+                # Should nobody close this, they end with the process.
+                thread = Thread(target=self._serve, args=arguments, name=f"semistream reader {number}", daemon=True)
+                thread.start()
+                self._threads.append(thread)
+        except BaseException:
+            self.close()
+            raise
+
+    def _serve(self, *arguments: Any) -> None:
+        """As a method it keeps the buffers alive that are named by addresses only."""
+        serve_reads(*arguments)
+
+    def ask(self, buffer: int, pages: Int64s) -> None:
+        """Have sorted pages read into a buffer, as many as fit; what it held before is lost."""
+        count = len(pages)
+        self._pages[buffer, :count] = self._choose(pages)
+        self._counts[buffer] = count
+        self._is_done[buffer] = False
+        os.write(self._asked, bytes((buffer,)))
+
+    def wait(self, buffer: int) -> RunRead:
+        """What was read into a buffer; valid until it is asked for again."""
+        while not self._is_done[buffer]:
+            for done in os.read(self._done, len(self._is_done)):
+                self._is_done[done] = True
+        count = self._counts[buffer]
+        pages, base = self._pages[buffer, :count], self._base[buffer, :count]
+        return self._finish(pages, base, self._results[buffer], self._buffers[buffer])
+
+    def close(self) -> None:
+        """Wait until nobody reads any more."""
+        # A process that was forked meanwhile has the pipes too. So the threads are told to end, which closing the pipes
+        # might not do; and by their own process only.
+        if os.getpid() == self._process:
+            for _ in self._threads:
+                os.write(self._asked, bytes((END,)))
+            for thread in self._threads:
+                thread.join()
+        for end in self._ends:
+            os.close(end)
+        self._threads, self._ends = [], []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

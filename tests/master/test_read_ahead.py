@@ -1,0 +1,131 @@
+"""Threads that read groups of pages: what they read is what one call reads, and they need nobody's lock for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.master.decoding import assert_same_table, block_table, every_type
+
+from semistream import build_pages
+from semistream.errors import ChecksumError, ConfigError, StoreError
+from semistream.lab.workloads.relation import KEY, master_table
+from semistream.master.base import aligned_buffer
+from semistream.master.pages import PageMaster
+from semistream.master.read_ahead import ReadAhead
+
+PAGES = 8
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory: pytest.TempPathFactory) -> PageMaster:
+    return build_pages(every_type(3000), tmp_path_factory.mktemp("ahead") / "r", on="k", page_rows=16)
+
+
+def groups_of(n_pages: int) -> list[np.ndarray]:
+    """Sorted pages with gaps, in groups."""
+    chosen = np.unique(np.random.default_rng(3).integers(0, n_pages, 150))
+    return [chosen[at : at + PAGES] for at in range(0, len(chosen), PAGES)]
+
+
+@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_read_what_one_call_reads(master: PageMaster, direct: bool, threads: int) -> None:
+    columns = ["word", "k", "list"]
+    with master.open(columns, direct) as reader, master.open(columns, direct) as other:
+        size = reader.buffer_bytes(4 * PAGES)
+        buffers, plain = [aligned_buffer(size) for _ in range(4)], aligned_buffer(size)
+        groups = groups_of(master.n_pages)
+        with reader.read_ahead(buffers, PAGES, 1 << 12, threads) as ahead:
+            for first in range(0, len(groups), 4):
+                four = groups[first : first + 4]
+                for buffer, pages in enumerate(four):
+                    ahead.ask(buffer, pages)
+                # In another order than they were asked for.
+                for buffer, pages in reversed(list(enumerate(four))):
+                    found, expected = ahead.wait(buffer), other.read_runs(pages, plain, 1 << 12)
+                    assert (found.pages, found.reads, found.bytes) == (expected.pages, expected.reads, expected.bytes)
+                    assert found.block.pages.tolist() == pages.tolist()
+                    assert_same_table(block_table(reader, found.block), block_table(other, expected.block))
+
+
+def test_refusals(master: PageMaster) -> None:
+    with master.open(["k"]) as reader, reader.read_ahead([aligned_buffer(100)], 2, 0, 1) as ahead:
+        with pytest.raises(ConfigError, match=f"R has {master.n_pages} pages"):
+            ahead.ask(0, np.array([0, master.n_pages]))
+        ahead.ask(0, np.array([0, 1]))
+        with pytest.raises(ConfigError, match="too small"):
+            ahead.wait(0)
+
+
+@pytest.mark.parametrize("harm", ["changed", "cut"])
+def test_damage_belongs_to_the_buffer_that_has_it(tmp_path: Path, harm: str) -> None:
+    master = build_pages(master_table(2000, 1), tmp_path / "r", on=KEY, page_rows=16)
+    [file] = master.page_files
+    with master.open([KEY], direct=True) as reader:
+        with file.path.open("r+b") as handle:
+            if harm == "cut":
+                handle.truncate(file.size // 2)
+            else:
+                at = reader.page_offset(100) + 200
+                byte = os.pread(handle.fileno(), 1, at)[0]
+                os.pwrite(handle.fileno(), bytes((byte ^ 1,)), at)
+        buffers = [aligned_buffer(reader.buffer_bytes(PAGES)) for _ in range(2)]
+        with reader.read_ahead(buffers, PAGES, 0, 2) as ahead:
+            ahead.ask(0, np.arange(0, PAGES))
+            ahead.ask(1, np.arange(98, 98 + PAGES))
+            error, words = (StoreError, file.path.name) if harm == "cut" else (ChecksumError, "page 100 of")
+            with pytest.raises(error, match=words):
+                ahead.wait(1)
+            assert ahead.wait(0).block.pages.tolist() == list(range(PAGES))
+
+
+def test_a_read_needs_no_lock(master: PageMaster) -> None:
+    """The caller holds the interpreter's lock all the time, and the pages come in."""
+    with master.open(["k"]) as reader:
+        buffer = aligned_buffer(reader.buffer_bytes(PAGES))
+        with reader.read_ahead([buffer], PAGES, 0, 1) as ahead:
+            ahead.ask(0, np.arange(PAGES))
+            ahead.wait(0)
+            buffer[:] = 0
+            ahead.ask(0, np.arange(PAGES))
+            interval, until = sys.getswitchinterval(), time.monotonic() + 60
+            sys.setswitchinterval(1000)
+            try:
+                while not buffer[0] and time.monotonic() < until:
+                    pass
+                assert buffer[0]
+            finally:
+                sys.setswitchinterval(interval)
+            assert ahead.wait(0).pages == PAGES
+
+
+def test_a_forked_process_leaves_the_threads_alone(master: PageMaster) -> None:
+    with master.open(["k"]) as reader:
+        with reader.read_ahead([aligned_buffer(reader.buffer_bytes(PAGES))], PAGES, 0, 2) as ahead:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                child = os.fork()
+            if not child:
+                try:
+                    ahead.close()
+                finally:
+                    os._exit(0)
+            os.waitpid(child, 0)
+            read = threading.Thread(target=_read_again, args=(ahead,), daemon=True)
+            read.start()
+            read.join(60)
+            assert not read.is_alive()
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("semistream reader")]
+
+
+def _read_again(ahead: ReadAhead) -> None:
+    for _ in range(3):
+        ahead.ask(0, np.arange(PAGES))
+        assert ahead.wait(0).pages == PAGES
