@@ -1,6 +1,6 @@
 """Cache and H_S of a running join, divided anew when the cache does not earn its bytes, or would earn more.
 
-Changes are rare (a share is halved or doubled), so they are made the simple way: those who wait are finished, then both
+Changes are rare, so they are made the simple way: those who wait are finished, then both
 tables start empty with other sizes. A snapshot says how the tables were divided: what waits must find its room again.
 """
 

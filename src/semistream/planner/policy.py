@@ -20,11 +20,12 @@ class Policy:
     #: joins that share the cost of a page store which is built for one of them and kept
     store_uses: float = 2.0
 
-    #: what a sample of the stream takes of the budget: a part in this many; of a small budget up to another part
-    sample_part: int = 32
-    largest_sample_part: int = 16
+    #: what a sample takes of the budget beside an operator, to see that the stream changes: a part in this many; of a
+    #: small budget up to another part. An operator feels every byte that it lacks
+    sample_part: int = 128
+    largest_sample_part: int = 48
     small_sample_bytes: int = 1 << 16
-    most_sample_bytes: int = 4 << 20
+    most_sample_bytes: int = 1 << 20
     #: tuples of the first batch that are counted if the whole budget has room for them, for no operator is open then
     first_sample: int = 1 << 15
     #: one batch in this many is sampled once the plan stands, and no more often than after as many tuples per key that

@@ -29,7 +29,7 @@ from semistream.lab.measure.runs import Estimate
 from semistream.lab.workloads.relation import WAITING_BYTES
 
 #: Grows when a run comes to rest by other rules or records something else: runs by older rules are made again.
-RULES = 2
+RULES = 3
 #: At rest: from two rounds to the next two, hits change by no more than this share of the stream, and waiting tuples
 #: and turns per tuple by no more than this part of themselves, or than chance changes a count of so few turns. Two
 #: rounds each, since a cache that learns ever more slowly changes little from one round to the next.
@@ -124,12 +124,13 @@ def warm(join: SemiStreamJoin, step: Callable[[], object], most_seconds: float =
     tuples, steady = 0, rule.most_rounds == 1
     for _ in range(rule.most_rounds):
         before = copy.copy(join.stats)
+        waiting: list[int] = []
         for _ in range(rule.round_blocks):
-            tuples = _block(join, step, hits[-1] if hits else 0.0, until)
+            tuples = _block(join, step, hits[-1] if hits else 0.0, until, waiting)
         stats = join.stats
         seen = max(stats.tuples_in - before.tuples_in, 1)
         hits.append((stats.cache_hits - before.cache_hits) / seen)
-        rounds.append(Round(hits[-1], join.waiting, stats.iterations - before.iterations, seen))
+        rounds.append(Round(hits[-1], sum(waiting) // max(len(waiting), 1), stats.iterations - before.iterations, seen))
         if len(rounds) >= max(rule.least_rounds, 2 * _WINDOW):
             steady = at_rest(rounds[-2 * _WINDOW : -_WINDOW], rounds[-_WINDOW:])
             if steady:
@@ -141,7 +142,11 @@ def warm(join: SemiStreamJoin, step: Callable[[], object], most_seconds: float =
 
 @dataclass(frozen=True)
 class Round:
-    """What a round showed: hits per tuple, tuples that wait at its end, turns of the main loop, tuples."""
+    """What a round showed: hits per tuple, tuples that wait on average, turns of the main loop, tuples.
+
+    On average, since an operator may gather tuples and then serve them all: how many wait in the end is a matter of
+    chance there.
+    """
 
     hits: float
     waiting: int
@@ -166,8 +171,8 @@ def _together(rounds: Sequence[Round]) -> Round:
     return Round(hits, waiting, sum(each.turns for each in rounds), tuples)
 
 
-def _block(join: SemiStreamJoin, step: Callable[[], object], hits: float, until: float) -> int:
-    """Push one block, this share of which the cache is likely to answer; its tuples."""
+def _block(join: SemiStreamJoin, step: Callable[[], object], hits: float, until: float, waiting: list[int]) -> int:
+    """Push one block, this share of which the cache is likely to answer; notes who waits after each step -> tuples."""
     stats, pages, rows = join.stats, join.reader.n_pages, join.reader.n_rows
     first, read = stats.tuples_in, stats.pages_read
     filling = _FILLINGS * join.waiting / max(1 - hits, 0.1)
@@ -175,6 +180,7 @@ def _block(join: SemiStreamJoin, step: Callable[[], object], hits: float, until:
     scans = join.algorithm.access == "scan"
     while time.monotonic() <= until:
         step()
+        waiting.append(join.waiting)
         # An operator that came to hold all of R ends its cycles: then tuples decide.
         if stats.tuples_in - first >= (4 * rows if scans else wanted) or (scans and stats.pages_read - read >= pages):
             break
