@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.lab.labs import tiny_lab
 
 from semistream.lab.figure import Point, Way
 from semistream.lab.figures.cache_share import judge_5f
-from semistream.lab.figures.family import OPC, PC, SSJ, optimum_ratio
+from semistream.lab.figures.family import OPC, PC, SSBJ, SSJ, optimum_ratio
 from semistream.lab.figures.intermediate_buffer import judge_3
+from semistream.lab.figures.memory_needed import _needed, memory_for
 from semistream.lab.figures.memory_needed import judge_4a as judge_memory
-from semistream.lab.figures.memory_needed import memory_for
 from semistream.lab.figures.rate_memory import judge_4a, judge_5a, judge_beside
 from semistream.lab.figures.rate_size import judge_5b
 from semistream.lab.figures.rate_skew import judge_4c, judge_6c
@@ -248,6 +250,17 @@ def test_memory_is_read_off_between_the_rungs() -> None:
     # What W* allows in SSBJ's memory is the reason.
     bounded = judge_memory(points({"meshjoin": {1.0: 2.0}, "ssbj": {1.0: 1.0}}, w_star_over_meshjoin=3.0))
     assert "MESHJOIN needs 3.0 times that memory" in bounded.why
+
+
+def test_w_star_stands_beside_the_memory_that_ssbj_needs(tmp_path: Path) -> None:
+    ladder = {"ssbj": [(1e5, 10.0), (4e5, 40.0)], "meshjoin": [(2e5, 10.0), (8e5, 40.0)]}
+    with tiny_lab(tmp_path / "out", tmp_path / "data") as lab:
+        source = SSBJ.source(lab)
+        found = {p.series: p for p in _needed(lab, "ssbj-4a", "papers", ladder, 20.0, 20.0, source, True)}
+    bound = found["ssbj"].settings["w_star_over_meshjoin"]
+    assert bound == pytest.approx(optimum_ratio(source.classes(), 2e5))
+    assert bound > 1
+    assert found["meshjoin"].settings["w_star_over_meshjoin"] is None
 
 
 def test_a_claim_without_points_does_not_hold() -> None:
