@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.lab.labs import tiny_lab
 
 from semistream.lab.figure import Point, Way
 from semistream.lab.figures.cache_share import judge_5f
-from semistream.lab.figures.family import OPC, PC, SSJ, optimum_ratio
+from semistream.lab.figures.family import OPC, PC, SSBJ, SSJ, optimum_ratio
 from semistream.lab.figures.intermediate_buffer import judge_3
+from semistream.lab.figures.memory_needed import _needed, memory_for
 from semistream.lab.figures.memory_needed import judge_4a as judge_memory
-from semistream.lab.figures.memory_needed import memory_for
 from semistream.lab.figures.rate_memory import judge_4a, judge_5a, judge_beside
 from semistream.lab.figures.rate_size import judge_5b
-from semistream.lab.figures.rate_skew import judge_6c
+from semistream.lab.figures.rate_skew import judge_4c, judge_6c
 from semistream.lab.figures.registry import FIGURES
 from semistream.lab.figures.sensitivity import judge_6a
 from semistream.lab.figures.times import judge_times
@@ -51,6 +53,23 @@ def test_the_order_alone_is_part_of_a_claim_and_w_star_says_why() -> None:
     assert verdict.outcome == "partly"
     assert "ssbj 7 times meshjoin at 1 % (we have 2.0×, 0.29 of it)" in verdict.why
     assert "3.0 times MESHJOIN" in verdict.why
+
+
+def test_w_star_rules_out_only_what_is_more_than_it() -> None:
+    curves = {"ssbj": {20.0: 20.0, 100.0: 25.0}, "meshjoin": {20.0: 10.0, 100.0: 10.0}}
+
+    def why(*best: float | None) -> str:
+        by_size = zip((20.0, 100.0), best, strict=True)
+        made = [p for x, one in by_size for p in points(curves, w_star_over_meshjoin=one) if p.x == x]
+        return judge_5b(made).why
+
+    assert "The claimed 5.7 is more than that." in why(9.5, 4.0)
+    assert "The claimed 7 and 5.7 are more than that." in why(3.0, 4.0)
+    assert "9.5 to 12.0 times MESHJOIN" in why(9.5, 12.0)
+    assert "more than that" not in why(9.5, 12.0)
+    # None: all of R fits, and nothing is ruled out there.
+    assert "The claimed 5.7 is more than that." in why(None, 4.0)
+    assert "W*" not in why(None, None)
 
 
 def test_nothing_of_a_claim() -> None:
@@ -146,6 +165,24 @@ def test_slightly_worse_is_neither_ahead_nor_far_behind() -> None:
         assert "slightly worse" in verdict.why
 
 
+@pytest.mark.parametrize(("with_skew", "held"), [(10.0, True), (9.0, True), (11.0, False), (7.0, False)])
+def test_a_scan_does_not_gain_by_skew_and_loses_slightly(with_skew: float, held: bool) -> None:
+    lead = {0.0: 9.0, 0.5: 15.0, 1.0: 7 * with_skew}
+    verdict = judge_6c(points({"ssj": lead, "meshjoin": {0.0: 10.0, 0.5: 10.0, 1.0: with_skew}}))
+    assert verdict.marks["papers"].trend is held
+
+
+def test_skew_helps_a_cache_against_all_others() -> None:
+    scans = {name: dict.fromkeys((0.0, 0.5, 1.0), 10.0) for name in ("rmeshjoin", "meshjoin")}
+    cache = {0.0: 9.0, 0.5: 15.0, 1.0: 30.0}
+    hybrid = {0.0: 8.0, 0.5: 9.0, 1.0: 10.0}
+    assert judge_4c(points({"cachejoin": cache, "hybridjoin": hybrid, **scans})).outcome == "held"
+    # Both scans are held to it, not MESHJOIN alone.
+    gained = {**scans, "rmeshjoin": {0.0: 10.0, 0.5: 10.0, 1.0: 12.0}}
+    verdict = judge_4c(points({"cachejoin": cache, "hybridjoin": hybrid, **gained}))
+    assert "rmeshjoin slightly slower with skew" in verdict.why
+
+
 def test_ahead_of_all_others() -> None:
     others = {name: {1.0: 10.0, 10.0: 10.0} for name in ("hybridjoin", "rmeshjoin", "meshjoin")}
     assert judge_4a(points({"cachejoin": {1.0: 30.0, 10.0: 45.0}, **others})).outcome == "held"
@@ -161,6 +198,9 @@ def test_the_first_of_three() -> None:
 def test_shares_of_the_stream() -> None:
     assert judge_5f(points({"ssbj": {1.0: 39.0, 10.0: 54.0}}, "counts")).outcome == "held"
     assert judge_5f(points({"ssbj": {1.0: 60.0, 10.0: 80.0}}, "counts")).outcome == "partly"
+    assert judge_5f(points({"ssbj": {1.0: 39.0, 9.0: 53.5, 10.0: 54.0}}, "counts")).outcome == "held"
+    climbing = judge_5f(points({"ssbj": {1.0: 39.0, 9.0: 50.0, 10.0: 54.0}}, "counts")).marks["counts"]
+    assert (climbing.size, climbing.trend) == (True, False)
     assert judge_5f(points({"ssbj": {1.0: 80.0, 10.0: 70.0}}, "counts")).outcome == "not"
 
 
@@ -182,6 +222,9 @@ def test_a_surface_with_its_best_inside() -> None:
 
     assert judge_surface(surface(2.0)).outcome == "held"
     assert judge_surface(surface(3.0)).outcome == "partly"
+    # Where a curve has its best point is a trend, and no order of algorithms.
+    assert judge_surface(surface(3.0)).marks["papers"].direction is None
+    assert judge_surface(surface(3.0)).marks["papers"].trend is False
 
 
 def test_times_are_compared_the_other_way_round() -> None:
@@ -204,6 +247,20 @@ def test_memory_is_read_off_between_the_rungs() -> None:
     # "All rates" is all of them: the lowest and the highest ratio count.
     uneven = judge_memory(points({"meshjoin": {1.0: 7.0, 2.0: 20.0}, "ssbj": {1.0: 1.0, 2.0: 1.0}}))
     assert uneven.marks["papers"].size is False
+    # What W* allows in SSBJ's memory is the reason.
+    bounded = judge_memory(points({"meshjoin": {1.0: 2.0}, "ssbj": {1.0: 1.0}}, w_star_over_meshjoin=3.0))
+    assert "MESHJOIN needs 3.0 times that memory" in bounded.why
+
+
+def test_w_star_stands_beside_the_memory_that_ssbj_needs(tmp_path: Path) -> None:
+    ladder = {"ssbj": [(1e5, 10.0), (4e5, 40.0)], "meshjoin": [(2e5, 10.0), (8e5, 40.0)]}
+    with tiny_lab(tmp_path / "out", tmp_path / "data") as lab:
+        source = SSBJ.source(lab)
+        found = {p.series: p for p in _needed(lab, "ssbj-4a", "papers", ladder, 20.0, 20.0, source, True)}
+    bound = found["ssbj"].settings["w_star_over_meshjoin"]
+    assert bound == pytest.approx(optimum_ratio(source.classes(), 2e5))
+    assert bound > 1
+    assert found["meshjoin"].settings["w_star_over_meshjoin"] is None
 
 
 def test_a_claim_without_points_does_not_hold() -> None:

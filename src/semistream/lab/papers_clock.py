@@ -5,8 +5,8 @@ figure 4b, for R from 20 million tuples on; opcachejoin2020 has 13,200 records p
 P-CACHEJOIN with 100 MB, a disk buffer of 850 records and R of up to 2 million. CPU costs are round numbers of that time
 (`paper_profile`). The disk follows from the papers' own cost equations at these rates: a scan's rate gives the bytes
 per second that disk and database deliver, an index operator's rate the seek. The bytes of a waiting tuple are the
-papers' too: 8 times its 20 in the hash table (the fudge factor that opcachejoin2020 gives for the library all five use)
-and 4 in the queue. Our tables take fewer, so our counts on this clock give higher rates: the clock is a machine's, the
+papers' too: 8 times its 20 in the hash table (the fudge factor that opcachejoin2020 gives for its multi-hash-map) and 4
+in the queue. Our tables take fewer, so our counts on this clock give higher rates: the clock is a machine's, the
 counts are ours.
 
 Two rates cannot settle all unit costs. `variants` makes each of seek, bandwidth and c_O four times smaller and larger,

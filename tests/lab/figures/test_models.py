@@ -167,6 +167,16 @@ def test_tuples_per_turn_and_the_power_law() -> None:
     assert "power law as printed: median deviation 3900.0%" in verdict.measured
     near = {**curves, PAPER: {1.0: 90.0, 2.0: 190.0}}
     assert judge_matching(points(near, "counts")).outcome == "held"
+    assert judge_matching(points(near, "counts"), trend="grows").outcome == "held"
+    falling = judge_matching(points(near, "counts"), trend="falls").marks["counts"]
+    assert (falling.size, falling.trend) == (True, False)
+
+
+def test_resemblance_is_a_size() -> None:
+    marks = judge_validation(validated(paper=1.1, ours=3.0)).marks["wall"]
+    assert (marks.direction, marks.size) == (None, True)
+    marks = judge_slice(slices(90.0, 100.0), claimed=0.025).marks["wall"]
+    assert (marks.direction, marks.size) == (None, False)
 
 
 def slices(at_papers: float, at_ours: float, paper: float = 1.0) -> list[Point]:

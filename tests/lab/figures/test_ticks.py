@@ -7,13 +7,33 @@ from pathlib import Path
 import pytest
 
 from semistream.cost.profile import paper_profile
-from semistream.lab.figures import memory_needed, rate_memory, rate_size, rate_skew, sensitivity, ticks, tuning
+from semistream.lab.figures import (
+    cost_validation,
+    matching,
+    memory_needed,
+    rate_memory,
+    rate_size,
+    rate_skew,
+    sensitivity,
+    ticks,
+    tuning,
+)
 from semistream.lab.figures.ticks import MEMORY, SIZES, SKEWS, Ticks
 from semistream.lab.laboratory import SCALES, Lab
 
 ALL = {
     f"{module.__name__}.{name}": value
-    for module in (ticks, memory_needed, rate_memory, rate_size, rate_skew, sensitivity, tuning)
+    for module in (
+        ticks,
+        cost_validation,
+        matching,
+        memory_needed,
+        rate_memory,
+        rate_size,
+        rate_skew,
+        sensitivity,
+        tuning,
+    )
     for name, value in vars(module).items()
     if isinstance(value, Ticks) and name != "_RATES"
 }
@@ -29,7 +49,9 @@ def test_the_many_are_the_papers() -> None:
     assert [ticks.percent(share) for share in MEMORY.many] == list(range(1, 11))
     assert [ticks.percent(share) for share in SIZES.many] == [20, 40, 60, 80, 100]
     assert SKEWS.many == (0, 0.25, 0.5, 0.75, 1)
-    assert len(tuning.BUFFER_SHARES.many) == len(tuning.CACHE_SHARES.many) == 8
+    for module in (matching, tuning):
+        assert len(module.BUFFER_SHARES.many) == len(module.CACHE_SHARES.many) == 8
+    assert len(cost_validation.OX_SHARES.many) == 8
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -123,15 +123,15 @@ def judge_at_rest(points: Sequence[Point]) -> Verdict:
         less = bool(ratios) and all(ratio > 1 for ratio in ratios.values())
         found.append(Check("SSBJ takes less memory than MESHJOIN at every rate", less, ""))
         lowest = min(ratios, key=lambda x: ratios[x]) if ratios else None
-        found.append(factor(curves, "meshjoin", "ssbj", lowest, 7.0))
-        return found
+        highest = max(ratios, key=lambda x: ratios[x]) if ratios else None
+        return found + [factor(curves, "meshjoin", "ssbj", x, 7.0) for x in (lowest, highest)]
 
     return judge(
         points,
         checks,
         "A key is worth caching from a few tuples per R-cycle on, so at a low rate nearly all keys belong in H_S and "
         "SSBJ is a MESHJOIN, with a directory of the cache that takes a fiftieth of the budget's tables from the "
-        "beginning; the factor grows with the rate.",
+        "beginning; the factor grows with the rate, and W* bounds it (docs/arguments/w-star.md).",
     )
 
 
@@ -182,8 +182,9 @@ FIGURES = (
         "Memory over time while the arrival rate goes up and down: SSBJ and MESHJOIN",
         Axis("time", "s"),
         _HELD,
-        "The joins adapt to the arrival rate by themselves (section 3): memory grows when the rate does, here from 10 "
-        "over 20 and 40 to 80 % of what MESHJOIN can serve, and falls back with it, to 20 %.",
+        "The joins configure themselves for the memory that the arrival rate takes (section 3; no figure there). We "
+        "hold memory to grow when the rate does, here from 10 over 20 and 40 to 80 % of what MESHJOIN can serve, and "
+        "to fall back with it, to 20 %.",
         _run_over_time,
         judge_over_time,
     ),

@@ -51,4 +51,5 @@ def compared(curves: Curves, what: str, measured: str, paper: str, ours: str) ->
         f"{what} by the paper's equation near the measured one",
         bool(off) and off[len(off) // 2] <= SAME,
         ", ".join(parts),
+        "size",
     )

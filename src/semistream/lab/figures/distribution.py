@@ -71,8 +71,9 @@ FIGURES = (
         "Matching probability of R in the stream",
         Axis("tuples of R, the most frequent first", log=True),
         Axis("share of the stream", "%"),
-        "The probability that a stream tuple matches a tuple of R falls along R as Zipf's law says: a few tuples "
-        "match most of the stream (an illustration there; we check the generator by it).",
+        "The stream being skewed, with Zipf's law and exponent 1, the probability that a tuple of it matches a part of "
+        "R is not the same everywhere but falls towards the tail (an illustration there; ours is the sum up to a rank, "
+        "and we check the generator by it).",
         _matching,
         judge_law,
         joins=False,
@@ -82,8 +83,8 @@ FIGURES = (
         "Frequency of keys by rank",
         Axis("rank", log=True),
         Axis("share of the stream", log=True),
-        "Sales follow the 80/20 rule, Zipf's law with exponent 1: a straight line on logarithmic scales (an "
-        "illustration there; we check the generator by it).",
+        "Market sales follow the 80/20 rule, to be had by Zipf's law with exponent 1: a few products are sold far more "
+        "often than all others (an illustration there, on logarithmic scales; we check the generator by it).",
         _market,
         judge_law,
         joins=False,

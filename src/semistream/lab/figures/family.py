@@ -6,6 +6,7 @@ runs tuned for the clock that times it, with its defaults beside it (`Lab.contes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,9 +18,6 @@ from semistream.lab.workloads.optimum import optimal_tuples_per_cycle
 from semistream.lab.workloads.relation import MASTER_ROW_BYTES, WAITING_BYTES
 from semistream.predict.keys import KeyClasses
 
-MEMORY_SHARES = MEMORY.few
-SIZE_SHARES = SIZES.few
-
 RATE = Axis("service rate", "tuples/s")
 PER_CYCLE = Axis("stream tuples per R-cycle", "tuples")
 MEMORY_AXIS = Axis("memory", "% of R")
@@ -28,8 +26,7 @@ SKEW_AXIS = Axis("skew (Zipf exponent)")
 
 W_STAR = (
     "The best any cache can do is W*, where every key is kept in whichever form takes fewer bytes: with 120 "
-    "and 24 bytes per tuple it allows {ratio} times MESHJOIN's tuples in an R-cycle{place}, so the claimed factor is "
-    "more than the memory of this setting can give."
+    "and 24 bytes per tuple it allows {ratio} times MESHJOIN's tuples in an R-cycle{place} (docs/arguments/w-star.md)."
 )
 
 
@@ -117,15 +114,29 @@ def _optimum(algorithm: str, source: Synthetic, memory: int) -> dict[str, float 
     return {"w_star_over_meshjoin": None if ratio == float("inf") else ratio}
 
 
-def optimum_reason(points: Sequence[Point]) -> str:
-    """Why no cache reaches the claimed factor: W* of the settings that were run."""
-    found = {
-        point.x: point.settings["w_star_over_meshjoin"]
-        for point in points
-        if point.settings.get("w_star_over_meshjoin") is not None
+def span(values: Sequence[float]) -> str:
+    """From the least to the largest, as text.
+
+    >>> span([2.5, 3.9]), span([3.01, 3.0])
+    ('2.5 to 3.9', '3.0')
+    """
+    low, high = f"{min(values):.1f}", f"{max(values):.1f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def optimum_reason(points: Sequence[Point], claimed: Mapping[float, float]) -> str:
+    """What W* of the settings that were run allows, and which of the claimed factors, by x, are more than that."""
+    best = {
+        point.x: point.settings["w_star_over_meshjoin"] for point in points if "w_star_over_meshjoin" in point.settings
     }
-    if not found:
+    # Where all of R fits there is no bound.
+    found = {x: math.inf if bound is None else bound for x, bound in best.items()}
+    bounds = [bound for bound in found.values() if bound < math.inf]
+    if not bounds:
         return ""
-    low, high = min(found.values()), max(found.values())
-    text = f"{low:.1f}" if high - low < 0.05 else f"{low:.1f} to {high:.1f}"
-    return W_STAR.format(ratio=text, place=" along this axis" if high - low >= 0.05 else "")
+    ratio = span(bounds)
+    said = W_STAR.format(ratio=ratio, place=" along this axis" if "to" in ratio else "")
+    beyond = [f"{times:g}" for x, times in claimed.items() if found[min(found, key=lambda at: abs(at - x))] < times]
+    if not beyond:
+        return said
+    return f"{said} The claimed {' and '.join(beyond)} {'is' if len(beyond) == 1 else 'are'} more than that."

@@ -125,8 +125,9 @@ FIGURES = (
         "Share of the stream that the cache answers: tuples in SSBJ, blocks in SSIJ",
         MEMORY_AXIS,
         Axis("answered by the cache", "% of the stream"),
-        "For one-to-many joins the cache of SSBJ, which holds single tuples, is more efficient than SSIJ's cache of "
-        "blocks (section 5; argued, not measured. Skew 1; ours has SSIJ with R in order of frequency beside it).",
+        "For one-to-many joins the cache of SSBJ, which holds single tuples, is smaller and more efficient than SSIJ's "
+        "cache of blocks (section 5; argued, not measured. We hold it to the share that it answers, with the same "
+        "memory and skew 1; SSIJ with R in order of frequency stands beside it).",
         lambda lab: _blocks(lab, BLOCK_HITS),
         judge_hits,
     ),
@@ -136,7 +137,7 @@ FIGURES = (
         MEMORY_AXIS,
         RATE,
         "Reading all of R in turn, as SSBJ does, is likely more efficient than SSIJ's plan of disk accesses, since the "
-        "cache has taken the skew out of what is left (section 5; argued, not measured. Skew 1).",
+        "cache has taken much of the skew out of what is left (section 5; argued, not measured; ours has skew 1).",
         lambda lab: _blocks(lab, BLOCK_RATE),
         judge_rate,
     ),
@@ -156,8 +157,8 @@ FIGURES = (
         "The cache inequality over HYBRIDJOIN: service rate against skew",
         SKEW_AXIS,
         RATE,
-        "The same for every skew (memory of 10 % of R): without skew no key is worth caching, and HYBRIDJOIN must not "
-        "lose more than 5 % by a cache that has nothing to keep.",
+        "The same for every skew (section 5; not measured there. Without skew no key is worth caching: we hold it not "
+        "to lose more than 5 % against HYBRIDJOIN by a cache that has nothing to keep; memory of 10 % of R).",
         lambda lab: _balanced(lab, OVER_SKEW, over_skew=True),
         judge_over_skew,
     ),

@@ -200,7 +200,7 @@ def judge_rate(points: Sequence[Point]) -> Verdict:
 
 
 def _figure(name: str, what: str, y: Axis, claim: str, run: Any, judged: Any) -> Figure:
-    whole = f"SSBJ goes over into a main-memory join by itself (theorem 3): {claim}."
+    whole = f"SSBJ goes over into a main-memory join by itself and smoothly (theorem 3; not measured there): {claim}."
     return Figure(name, f"{what} while memory grows beyond R: SSBJ", MEMORY_AXIS, y, whole, run, judged)
 
 
@@ -209,7 +209,8 @@ FIGURES = (
         HITS,
         "Share of the stream that the cache answers",
         Axis("answered by the cache", "% of the stream"),
-        "the more memory there is, the more of R is in the cache, and all of it in the end",
+        "above some rate it takes no more memory than R does, and has all of R in its cache. Seen by memory: the more "
+        "there is, the more of R is cached, and all of it in the end",
         _run_hits,
         judge_hits,
     ),
@@ -217,7 +218,8 @@ FIGURES = (
         CYCLE,
         "Tuples per R-cycle",
         Axis("tuples per R-cycle", "times R's tuples", log=True),
-        "an R-cycle serves ever more tuples than one of MESHJOIN with the same memory, until there is none",
+        "MESHJOIN takes more memory than R does at such a rate. Seen by memory: an R-cycle of SSBJ serves ever more "
+        "tuples than one of MESHJOIN, until there is none",
         _run_cycle,
         judge_cycle,
     ),
@@ -225,7 +227,8 @@ FIGURES = (
         SPEED,
         "Service rate",
         RATE,
-        "its rate becomes that of a hash join with all of R in memory, which MESHJOIN's does not",
+        "with all of R in the cache it is a pure main-memory hash join. Seen by memory: its rate becomes that of one, "
+        "which MESHJOIN's does not",
         _run_rate,
         judge_rate,
     ),

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from semistream.lab.figure import Axis, Figure, Point, Printed, Verdict, Way
-from semistream.lab.figures.family import SSBJ, optimum_reason
+from semistream.lab.figures.family import SSBJ, optimum_ratio, span
 from semistream.lab.figures.ticks import Ticks
 from semistream.lab.laboratory import TUNED_FOR, WAYS, Lab
 from semistream.lab.measure.runs import Estimate
@@ -85,7 +85,7 @@ def _figure_4a(lab: Lab) -> Iterator[Point]:
         if common is None:
             continue
         for rate in np.geomspace(*common, int(_RATES.of(lab)[0])):
-            yield from _needed(lab, "ssbj-4a", way, ladder[way], float(rate), float(rate), source.rows, rested[way])
+            yield from _needed(lab, "ssbj-4a", way, ladder[way], float(rate), float(rate), source, rested[way])
 
 
 def _figure_4b(lab: Lab) -> Iterator[Point]:
@@ -93,14 +93,14 @@ def _figure_4b(lab: Lab) -> Iterator[Point]:
     ladders = {}
     for size in _SIZES.of(lab):
         source = SSBJ.source(lab, size)
-        ladders[source.rows] = _ladder(lab, source, _LADDER if size == _SIZE else _SHORT, rested)
+        ladders[source] = _ladder(lab, source, _LADDER if size == _SIZE else _SHORT, rested)
     for way in WAYS:
         common = _common([ladder[way] for ladder in ladders.values()])
         if common is None:
             continue
         rate = float(np.sqrt(common[0] * common[1]))
-        for rows, ladder in ladders.items():
-            yield from _needed(lab, "ssbj-4b", way, ladder[way], rate, rows, rows, rested[way])
+        for source, ladder in ladders.items():
+            yield from _needed(lab, "ssbj-4b", way, ladder[way], rate, source.rows, source, rested[way])
 
 
 def _needed(
@@ -110,13 +110,15 @@ def _needed(
     ladder: dict[str, list[tuple[float, float]]],
     rate: float,
     x: float,
-    rows: int,
+    source: Synthetic,
     steady: bool,
 ) -> Iterator[Point]:
     for algorithm, rungs in ladder.items():
         memory = memory_for(rungs, rate)
         if memory is not None:
             size = memory / _MB
+            # Of the memory that SSBJ takes: as many times of it MESHJOIN must have to hold as many tuples as W*.
+            best = optimum_ratio(source.classes(), memory) if algorithm == "ssbj" else float("inf")
             yield lab.point(
                 figure,
                 way,
@@ -124,17 +126,22 @@ def _needed(
                 x,
                 Estimate(size, size, size, 1),
                 rate_per_s=rate,
-                rows=rows,
+                rows=source.rows,
                 steady=steady,
                 tuning=f"tuned for the {TUNED_FOR[way]} profile",
+                w_star_over_meshjoin=best if best < float("inf") else None,
             )
 
 
-_REASON = (
-    "Memory for a rate can differ by no more than W* allows: with 120 and 24 bytes per tuple, and R a fifth of this "
-    "scale's, MESHJOIN needs about four times the memory of the best cache there is, and the tuples that SSBJ serves "
-    "more cost CPU time besides."
-)
+def _reason(points: Sequence[Point]) -> str:
+    """By how much memory for a rate can differ where reading R is what takes the time: by W*."""
+    found = [known for point in points if (known := point.settings.get("w_star_over_meshjoin")) is not None]
+    bound = f"{span(found)} times" if found else "a multiple of"
+    return (
+        "With the memory that SSBJ takes, the best cache there is serves W* tuples per R-cycle, and for as many "
+        f"MESHJOIN needs {bound} that memory (120 and 24 bytes per tuple; docs/arguments/w-star.md). Where an R-cycle "
+        "is shared by so many tuples that the CPU sets the rate, those that a cache adds cost their time as well."
+    )
 
 
 def judge_4a(points: Sequence[Point]) -> Verdict:
@@ -144,7 +151,7 @@ def judge_4a(points: Sequence[Point]) -> Verdict:
         highest = max(ratios, key=lambda x: ratios[x]) if ratios else None
         return [factor(curves, "meshjoin", "ssbj", x, 7.0) for x in (lowest, highest)] + [_more(curves)]
 
-    return judge(points, checks, optimum_reason(points) or _REASON)
+    return judge(points, checks, _reason(points))
 
 
 def judge_4b(points: Sequence[Point]) -> Verdict:
@@ -158,7 +165,7 @@ def judge_4b(points: Sequence[Point]) -> Verdict:
             _more(curves),
         ]
 
-    return judge(points, checks, _REASON)
+    return judge(points, checks, _reason(points))
 
 
 def _more(curves: Curves) -> Check:
@@ -187,8 +194,9 @@ FIGURES = (
         "Memory against the size of R: SSBJ and MESHJOIN",
         Axis("size of R", "tuples"),
         _MEMORY,
-        "For one arrival rate (51,242 tuples per second there; here one that both reach at every size) MESHJOIN needs "
-        "7 times the memory of SSBJ with R of 20 million tuples and 5 times with 80 million (skew 1).",
+        "For one service rate (51,242 tuples per second there; here one that both reach at every size) MESHJOIN needs "
+        "7 times the memory of SSBJ with R of 20 million tuples and 5 times with 80 million: a larger R has more rare "
+        "keys, which are not cached (skew 1).",
         _figure_4b,
         judge_4b,
         printed=(

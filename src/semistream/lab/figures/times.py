@@ -105,6 +105,19 @@ def _shorter(curves: Curves, one: str, other: str) -> Check:
     )
 
 
+PROCESSING = (
+    "A tuple that the cache answers takes next to no time, and any other the time that a full table takes to drain: an "
+    "operator that drains more slowly, or whose every load seeks, keeps it longer. Between a scan with a cache and one "
+    "without, where reading R sets the time, the ratio is 1 / (1 - p) if the cache answers the share p. With the same "
+    "memory p falls when R grows, and the ratio with it; what grows is the difference in seconds, as R-cycles do."
+)
+WAITING = (
+    "Waiting is for the turn of the main loop that is under way, so it grows with what a turn takes: an index "
+    "operator's load costs a seek on the papers' disk, and two scans with buffers of one size take about as long for a "
+    "turn."
+)
+
+
 def judge_times(points: Sequence[Point], family: Family, grows: bool) -> Verdict:
     """The first algorithm has the shorter times; for processing times, the more so the larger R is."""
 
@@ -114,13 +127,7 @@ def judge_times(points: Sequence[Point], family: Family, grows: bool) -> Verdict
         # As a ratio: an absolute gap grows with R even where both grow alike.
         return found + [rises(curves, other, first) for other in others if grows]
 
-    return judge(
-        points,
-        checks,
-        "Processing time is that of a full table: an operator whose table drains more slowly, or whose every load "
-        "seeks, keeps a tuple longer. Waiting is for the turn of the main loop that is under way, so it grows with "
-        "what a turn takes: an index operator's load costs a seek on the papers' disk.",
-    )
+    return judge(points, checks, PROCESSING if grows else WAITING)
 
 
 def _figure(name: str, family: Family, processing: bool, claim: str) -> Figure:
@@ -144,26 +151,28 @@ FIGURES = (
         SSJ,
         True,
         "A tuple spends much less time in SSJ than in MESHJOIN, from being loaded to being matched, the more so the "
-        "larger R is: a large part of the stream is answered by the cache at once.",
+        "larger R is: a large part of the stream is answered by the cache at once (sizes are not named; we hold the "
+        "ratio of both times to grow).",
     ),
     _figure(
         "ssj-7b",
         SSJ,
         False,
-        "A tuple waits for much less time in front of SSJ than in front of MESHJOIN, at every arrival rate.",
+        "A tuple waits for much less time in the stream buffer of SSJ than in that of MESHJOIN, at different arrival "
+        "rates (none is named).",
     ),
     _figure(
         "sscj-5a",
         SSCJ,
         True,
         "A tuple spends much less time in SSCJ (here: cachejoin) than in HYBRIDJOIN, R-MESHJOIN and MESHJOIN, the "
-        "more so the larger R is.",
+        "more so the larger R is (sizes are not named; we hold the ratio of both times to grow).",
     ),
     _figure(
         "sscj-5b",
         SSCJ,
         False,
-        "A tuple waits for much less time in front of SSCJ (here: cachejoin) than in front of HYBRIDJOIN, R-MESHJOIN "
-        "and MESHJOIN.",
+        "A tuple waits for much less time in the stream buffer of SSCJ (here: cachejoin) than in those of HYBRIDJOIN, "
+        "R-MESHJOIN and MESHJOIN, at different arrival rates (none is named).",
     ),
 )
