@@ -33,8 +33,10 @@ BUDGET = 600_000
 #: the second index of a store in order of frequency takes a quarter of a megabyte
 FREQUENCY_BUDGET = 700_000
 WARM, MEASURED = 80_000, 40_000
-#: with skew, caches that change once an R-cycle need some cycles; INLJ has nothing to warm up
+#: with skew, caches that change once an R-cycle need some cycles; without, caches must see that they earn nothing;
+#: INLJ has nothing to warm up
 WARM_WITH_SKEW = {"ssj": 320_000, "ssbj": 640_000}
+WARM_WITHOUT = {"ssj": 320_000, "cachejoin": 320_000, "pcachejoin": 320_000, "opcachejoin": 320_000}
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class Runs:
         batch: int = BATCH,
         drained: bool = False,
         direct: bool = False,
+        literal: bool = False,
     ) -> Steady:
         if order is None:
             order = "frequency" if ALGORITHMS[algorithm].wants_frequency_order else "key"
@@ -84,10 +87,17 @@ class Runs:
         if order == "repeated":
             situation = situation.with_workload(keys=zipf(ROWS, skew, repeated=True))
         if warm is None:
-            warm = BATCH if algorithm == "inlj" else WARM_WITH_SKEW.get(algorithm, WARM) if skew else WARM
-        reads = "direct" if direct else "mapped"
+            warm = BATCH if algorithm == "inlj" else (WARM_WITH_SKEW if skew else WARM_WITHOUT).get(algorithm, WARM)
+        reads, options = "direct" if direct else "mapped", {"literal": True} if literal else {}
         with open_join(
-            algorithm, master=master, on=KEY, how="inner", memory=memory, stream_schema=STREAM_SCHEMA, reads=reads
+            algorithm,
+            master=master,
+            on=KEY,
+            how="inner",
+            memory=memory,
+            stream_schema=STREAM_SCHEMA,
+            reads=reads,
+            **options,
         ) as join:
             _push(join, 0, warm, skew, batch, drained)
             before = copy.copy(join.stats)

@@ -10,10 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from semistream.algorithms.registry import ALGORITHMS
+from semistream.cost.clock import CostClock
 from semistream.cost.profile import typical_profile
 from semistream.cost.situation import Situation
 from semistream.lab.equations import opcachejoin2020, ssbj2019, ssj2014
 from semistream.lab.figures.by_equation import setting_of
+from semistream.lab.papers_clock import papers_clock
 from semistream.lab.workloads.optimum import optimal_tuples_per_cycle
 from semistream.lab.workloads.weather_reports import WeatherReports
 from semistream.predict.keys import KeyClasses, harmonic, zipf
@@ -87,6 +90,7 @@ def test_every_page_is_listed() -> None:
         "cache-share",
         "fudge-factor",
         "shared-distribution",
+        "second-buffer",
     ]
     assert set(NAMES) == set(re.findall(r"\]\(([a-z-]+)\.md\)", page("README")))
 
@@ -236,3 +240,25 @@ def test_with_one_distribution_the_cache_stays_empty_until_all_of_r_fits() -> No
             ssbj2019.theorem_2_is_cached(m=a, v_R=128.0, n=W * b, v_S=128.0) for a, b in zip(m, q, strict=True)
         )
     assert optimal_tuples_per_cycle(q, m, 128.0, 128.0, 1001 * 128) == math.inf
+
+
+def _disk_phase() -> tuple[float, float, float]:
+    """Seconds of a load, of the joining behind it and of the stream phase: P-CACHEJOIN on the papers' clock."""
+    R_t, profile = 2_000_000, papers_clock()
+    situation = Situation.sketch(R_t, 100_000_000, zipf(R_t, 1.0), page_rows=850, direct=True)
+    found = situation.predict("pcachejoin", profile, {"buffer_bytes": situation.r.buffer_bytes(1)})
+    time = CostClock(profile).price(ALGORITHMS["pcachejoin"], found.counts, direct=True, row_bytes=situation.row_bytes)
+    stream, disk, _ = time.phases
+    load = time.terms["c_I/O"]
+    return load, disk - load, stream
+
+
+def test_second_buffer() -> None:
+    (table,) = tables("second-buffer")
+    shares = (0.01, 0.1, 0.2, 0.5, 0.8, 0.9, 0.99)
+    bounds = [f"{opcachejoin2020.most_times_p_cachejoin(load=x, join=1 - x):.2f}" for x in shares]
+    assert table == [["the most that a second buffer gives", *bounds]]
+    load, join, stream = _disk_phase()
+    part = f"{100 * load / (load + join):.0f}"
+    bound = f"{opcachejoin2020.most_times_p_cachejoin(load=load, join=join, stream=stream):.2f}"
+    assert numbers("second-buffer") == {part, bound} | {"1", "2", "100", "850", "120"}

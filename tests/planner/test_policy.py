@@ -13,7 +13,7 @@ from semistream.planner.policy import Policy
 def test_a_sample_takes_a_part_of_the_budget() -> None:
     policy = Policy()
     parts = [policy.sample_bytes(budget, 1024) for budget in (1_000, 100_000, 10_000_000, 10_000_000_000)]
-    assert parts == [1024, 100_000 // 16, 10_000_000 // 32, 4 << 20]
+    assert parts == [1024, 100_000 // 48, 10_000_000 // 128, 1 << 20]
 
 
 def test_a_cache_warms_up_with_its_keys() -> None:

@@ -256,6 +256,9 @@ class BalancedFront(PlainFront):
         # Evictions have freed bytes that the ledger does not know of yet.
         budget.hold("pending table", self._pending.bytes_held)
         self.settle()
+        if cache.keys * 2 > self._growth_keys and self._growth_keys < cache.max_keys:
+            # Keys have come that the smaller directory would hardly hold.
+            self._growth_bytes = 0
         if self._growth_bytes and budget.spare >= self._growth_bytes:
             budget.hold("directory growth", self._growth_bytes)
             cache.grow(self._growth_keys)
@@ -379,8 +382,7 @@ def predict(plan: SSBJPlan, workload: Workload) -> Counts:
         """What passes the filter of each key, bytes left for tables, W, and how many of those wait."""
         passing = np.where(keys.m > 0, 1.0, absent.misses if absent is not None else 1.0)
         total = float(spare - _EXTENTS_AHEAD * shape.extent_bytes - (absent.bytes if absent is not None else 0))
-        low, high = 1.0, 1e3 * total / v_S
-        W = low
+        low, high, fits = 1.0, 1e3 * total / v_S, 1.0
         while high > _NEAR_W * low:
             W = math.sqrt(low * high)
             cached, _ = _in_cache(plan.options, workload, W, border, passing)
@@ -388,8 +390,8 @@ def predict(plan: SSBJPlan, workload: Workload) -> Counts:
             if cache_bytes(cached, total) + waiting * v_S > total:
                 high = W
             else:
-                low = W
-        return passing, total, W, waiting
+                low, fits = W, waiting
+        return passing, total, low, fits
 
     filtered = keys.absent_share > 0 and plan.options.adds("absence_filter")
     absent = FilterPlan.make(r.rows, spare, r.code_range) if filtered else None

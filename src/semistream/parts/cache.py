@@ -156,7 +156,8 @@ class Cache:
         self.blocks.reset()
 
     def grow(self, max_keys: int) -> None:
-        """A directory for more keys; old and new exist side by side for a moment."""
+        """A directory for more keys, or for fewer; old and new exist side by side for a moment."""
+        assert self.keys <= max_keys, f"{self.keys} keys do not fit a directory for {max_keys}"
         fresh = np.full(self.directory_bytes(max_keys) // 8, kernel.EMPTY, dtype=np.int64)
         kernel.cache_rehash(self.entries, fresh)
         self.entries = fresh

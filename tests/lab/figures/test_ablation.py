@@ -9,6 +9,7 @@ import pytest
 from semistream.cost.profile import paper_profile
 from semistream.lab.figure import Point
 from semistream.lab.figures import ablation
+from semistream.lab.figures.ticks import Ticks
 from semistream.lab.laboratory import Lab, Scale
 
 
@@ -46,7 +47,7 @@ def test_a_cache_may_cost_a_twentieth_and_must_not_lose_hits() -> None:
 
 
 def test_ssbj_is_counted_in_every_mode(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ablation, "MEMORY_SHARES", (0.2,))
+    monkeypatch.setattr(ablation, "MEMORY", Ticks((0.2,), (0.2,)))
     points = {each.series: each for each in ablation._run_additions(lab)}
     assert set(points) == {*ablation._SSBJ, ablation.BEST}
     assert 1.0 < points[ablation.LITERAL].y < points[ablation.OURS].y < points[ablation.BEST].y

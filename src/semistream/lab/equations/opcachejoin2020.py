@@ -177,3 +177,14 @@ def op_equation_2_c_loop_corrected(
         c_AI=c_AI,
     )
     return max(load, both)
+
+
+def most_times_p_cachejoin(*, load: float, join: float, stream: float = 0.0, loads_at_once: float = 1.0) -> float:
+    """OP-CACHEJOIN's rate over P-CACHEJOIN's, if all that can runs side by side: docs/arguments/second-buffer.md.
+
+    `load` and `join` are the two parts of a disk phase and `stream` is the stream phase beside it, in any unit.
+
+    >>> most_times_p_cachejoin(load=1.0, join=1.0)
+    2.0
+    """
+    return max(stream, load + join) / max(stream, load / loads_at_once, join)

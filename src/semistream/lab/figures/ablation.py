@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from semistream.lab.figure import Axis, Figure, Point, Verdict
-from semistream.lab.figures.family import MEMORY_AXIS, MEMORY_SHARES, SKEW_AXIS, SSBJ, optimum_ratio
+from semistream.lab.figures.family import MEMORY_AXIS, SKEW_AXIS, SSBJ, optimum_ratio
+from semistream.lab.figures.ticks import MEMORY
 from semistream.lab.laboratory import SCALES, Lab
 from semistream.lab.measure.runs import Estimate
 from semistream.lab.measure.steady import Run
@@ -62,7 +63,7 @@ def charged_by_the_papers(run: Run) -> float:
 def _run_additions(lab: Lab) -> Iterator[Point]:
     source = SSBJ.source(lab)
     is_long = lab.rows > SCALES["medium"].rows
-    for share in (MEMORY_SHARES[0], MEMORY_SHARES[-1]) if is_long else MEMORY_SHARES:
+    for share in (MEMORY.few[0], MEMORY.few[-1]) if is_long else MEMORY.few:
         memory, x = lab.memory(source, share), 100 * share
         mesh = lab.measure("meshjoin", source, memory)
         if mesh is None:

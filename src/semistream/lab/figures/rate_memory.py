@@ -46,7 +46,8 @@ SIDE_BY_SIDE = (
 )
 ONE_DISK = (
     "One disk does not load twice as fast: opcachejoin2020 halves c_I/O for two buffers (`halved_c_IO` in "
-    "lab/equations/opcachejoin2020.py). Where I/O is most of the time the second buffer only takes memory from H_S."
+    "lab/equations/opcachejoin2020.py). Where a load is most of the disk phase, or little of it, a second buffer "
+    "gives next to nothing and takes memory from H_S (docs/arguments/second-buffer.md)."
 )
 
 
