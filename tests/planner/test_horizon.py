@@ -37,7 +37,7 @@ def at_real_size(horizon: float, **more: object) -> dict[str, Candidate]:
 
 
 def test_who_comes_to_rest_after_the_last_tuple_is_not_chosen() -> None:
-    """SSBJ is as fast as any at rest, hundreds of millions of tuples away; of ten million it answers next to nothing."""
+    """SSBJ is as fast as any at rest, hundreds of millions of tuples away; of ten million it answers little."""
     at_rest, short = at_real_size(math.inf), at_real_size(10e6)
     assert at_rest["ssbj"].rate_per_s > 0.99 * next(iter(at_rest.values())).rate_per_s
     assert at_rest["ssbj"].prediction.rest_tuples > 100e6

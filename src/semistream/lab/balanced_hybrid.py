@@ -39,7 +39,7 @@ from semistream.engine.workplace import Workplace
 from semistream.loops.index import DiskPhase, IndexLoop, IndexPlan, StillFront, index_tables
 from semistream.loops.prices import CACHE
 from semistream.master.base import PageBlock
-from semistream.parts.cache import Balance, Cache
+from semistream.parts.cache import Balance, Cache, Judged
 from semistream.parts.pending import LinkedPending, runs_of
 
 Int64s = npt.NDArray[np.int64]
@@ -99,7 +99,7 @@ class BalancedIndexFront(StillFront):
         wait = self.mean_wait
         if self._since_judged >= _JUDGED_AFTER * wait > 0:
             per_hit = self._tuple_bytes * wait / self._since_judged
-            self.cache.evict_unbalanced(self._balance, per_hit, probation=False)
+            self.cache.evict_unbalanced(self._balance, per_hit, Judged.SETTLED)
             self.cache.compact()
             self._since_judged = 0
         if self._since_step >= wait > 0:
