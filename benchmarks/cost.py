@@ -165,7 +165,8 @@ def measure(
     tuples = counts["tuples_in"]
     turns_of_loop = counts["iterations"] or tuples / BATCH
     per_tuple = statistics.median(seconds) * profiles.usual(profile) / turn
-    own = CostClock(profile).price(ALGORITHMS[algorithm], counts, direct=direct, row_bytes=situation.row_bytes)
+    ahead, width = join.plan.division.reads_ahead, situation.row_bytes
+    own = CostClock(profile).price(ALGORITHMS[algorithm], counts, direct=direct, ahead=ahead, row_bytes=width)
     own_clock = (own.seconds if wall else own.serial_seconds) / tuples
     c_loop = predicted.c_loop if wall else sum(predicted.terms.values())
     model = c_loop / predicted.w

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from semistream import open_join
+from semistream import build_pages, open_join
 from semistream.algorithms.registry import ALGORITHMS
-from semistream.cost.clock import CostClock, VirtualTime, chunks_per_tuple, counted, deep_counts
-from semistream.cost.profile import REFERENCE_ROW_BYTES, UnitCost, paper_profile
+from semistream.cost.clock import CostClock, VirtualTime, chunks_per_tuple, counted, deep_counts, row_bytes
+from semistream.cost.profile import AHEAD, HIDDEN_AHEAD, REFERENCE_ROW_BYTES, IoCost, UnitCost, paper_profile
 from semistream.engine.chunk import JoinStats
-from semistream.errors import ConfigError
+from semistream.errors import ConfigError, StoreError
 
 CLOCK = CostClock(paper_profile())
 COUNTS = {
@@ -97,6 +98,38 @@ def test_phases_side_by_side() -> None:
     assert three.seconds >= three.serial_seconds / 3
 
 
+def _reading_ahead(seek_s: float, bytes_per_s: float) -> CostClock:
+    cost = IoCost(*(UnitCost.exactly(value) for value in (seek_s, seek_s, bytes_per_s)))
+    return CostClock(dataclasses.replace(paper_profile(), io={**paper_profile().io, AHEAD: cost}))
+
+
+@pytest.mark.parametrize("seek_s", [1e-6, 1e-3])
+def test_reads_made_ahead_hide_a_part(seek_s: float) -> None:
+    """Whether reading or joining takes longer, a part of the shorter one goes on beside it."""
+    clock = _reading_ahead(seek_s, 1e10)
+    found = price("sweepjoin", COUNTS, clock, direct=True, ahead=True)
+    reading = 4 * seek_s + 1e6 / 1e10
+    joining = price("sweepjoin").serial_seconds - price("sweepjoin").terms["c_I/O"]
+    assert (reading < joining) == (seek_s == 1e-6)
+    assert found.terms["c_I/O"] == pytest.approx(reading)
+    assert found.phases == pytest.approx((joining, reading))
+    assert found.seconds == pytest.approx(max(reading, joining) + (1 - HIDDEN_AHEAD) * min(reading, joining))
+    assert found.serial_seconds == pytest.approx(reading + joining)
+
+
+def test_only_direct_reads_are_made_ahead() -> None:
+    clock = _reading_ahead(1e-6, 1e10)
+    for how in ({}, {"parquet": True}):
+        assert price("sweepjoin", COUNTS, clock, ahead=True, **how) == price("sweepjoin", COUNTS, **how)
+    assert price("sweepjoin", COUNTS, clock, direct=True) == price("sweepjoin", COUNTS, direct=True)
+
+
+def test_a_profile_that_does_not_know_them_prices_reads_made_ahead_as_direct_ones() -> None:
+    found, plain = (price("sweepjoin", COUNTS, direct=True, ahead=ahead) for ahead in (True, False))
+    assert found.terms == plain.terms
+    assert found.seconds == pytest.approx(plain.seconds)
+
+
 def test_wider_rows_take_longer_to_build() -> None:
     narrow = price("ssbj", COUNTS, row_bytes=REFERENCE_ROW_BYTES)
     wide = price("ssbj", COUNTS, row_bytes=2 * REFERENCE_ROW_BYTES)
@@ -138,3 +171,25 @@ def test_a_join_by_the_clock() -> None:
             times.append(CLOCK.since(join, batch=4000))
     assert times[0] == times[1]
     assert times[0].seconds > 0
+
+
+@pytest.mark.parametrize(("algorithm", "ahead"), [("sweepjoin", True), ("orderedjoin", True), ("inlj", False)])
+def test_a_join_that_reads_ahead_is_priced_so(algorithm: str, ahead: bool, tmp_path: Path) -> None:
+    """As its plan says, with and without a run."""
+    master = pa.table({"k": np.arange(20_000), "v": np.arange(20_000) * 2.0, "w": np.arange(20_000)})
+    build_pages(master, tmp_path / "r", on="k", page_rows=32)
+    batch = pa.record_batch({"k": np.arange(4000) * 7 % 20_000})
+    clock = _reading_ahead(1e-3, 1e6)
+    try:
+        join = open_join(algorithm, master=tmp_path / "r", on="k", memory="600KB", reads="direct")
+    except StoreError:
+        pytest.skip("no direct reads here")
+    with join:
+        for _ in (*join.push(batch), *join.drain()):
+            pass
+        counts = counted(join, batch=4000)
+        assert counts["reads"] > 0
+        assert join.plan.division.reads_ahead == ahead
+        how = {"direct": True, "row_bytes": row_bytes(join)}
+        assert clock.price_of(join, counts) == clock.price(join.algorithm, counts, ahead=ahead, **how)
+        assert clock.price_of(join, counts) != clock.price(join.algorithm, counts, ahead=not ahead, **how)

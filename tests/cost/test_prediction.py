@@ -18,7 +18,7 @@ from semistream import open_join
 from semistream.algorithms.registry import ALGORITHMS
 from semistream.cost.clock import CostClock
 from semistream.cost.prediction import Prediction, predict_join
-from semistream.cost.profile import paper_profile
+from semistream.cost.profile import AHEAD, IoCost, UnitCost, paper_profile
 from semistream.cost.situation import Situation
 from semistream.engine.facts import MasterFacts
 from semistream.errors import BudgetError, ConfigError, IndexRequiredError
@@ -251,3 +251,26 @@ def test_frequency_order_matters_to_those_who_want_it(runs: Runs) -> None:
         better, worse = (predicted(algorithm, s) for s in (by_frequency, by_key))
         assert better.hit_rate > worse.hit_rate + 0.3
         assert better.service_rate_per_s > worse.service_rate_per_s
+
+
+@pytest.mark.parametrize("algorithm", PREDICTED)
+def test_who_reads_ahead_is_faster_with_a_profile_that_knows(algorithm: str) -> None:
+    """Those with several disk buffers that they fill one by one, or by threads of their own, are not."""
+    fast = IoCost(*(UnitCost.exactly(value) for value in (1e-6, 1e-6, 1e10)))
+    knows = dataclasses.replace(PROFILE, io={**PROFILE.io, AHEAD: fast})
+    situation = Situation.sketch(1_000_000, 12_000_000, zipf(1_000_000, 1.0), direct=True)
+    before, after = (situation.predict(algorithm, profile) for profile in (PROFILE, knows))
+    assert after.counts == before.counts
+    if algorithm in ("sweepjoin", "orderedjoin"):
+        assert after.c_loop < before.c_loop
+        assert after.c_loop < sum(after.terms.values())
+    else:
+        assert after == before
+
+
+def test_all_of_r_is_loaded_by_one_read_after_another() -> None:
+    knows = dataclasses.replace(PROFILE, io={**PROFILE.io, AHEAD: IoCost(*[UnitCost.exactly(1.0)] * 3)})
+    situation = Situation.sketch(10_000, 50_000_000, zipf(10_000, 1.0), direct=True)
+    found = situation.predict("sweepjoin", knows)
+    assert found.start_s > 0
+    assert found == situation.predict("sweepjoin", PROFILE)

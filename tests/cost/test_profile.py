@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from semistream.cost.profile import IO_MODES, SYMBOLS, CostProfile, UnitCost, default_path, paper_profile
+from semistream.cost.profile import (
+    AHEAD,
+    HIDDEN_AHEAD,
+    IO_MODES,
+    SYMBOLS,
+    CostProfile,
+    IoCost,
+    UnitCost,
+    default_path,
+    paper_profile,
+)
 from semistream.errors import ConfigError, StoreError
 
 
@@ -16,6 +27,18 @@ def test_a_profile_comes_back_as_it_was(tmp_path: Path) -> None:
     path = profile.save(tmp_path / "some" / "profile.json")
     assert CostProfile.load(path) == profile
     assert [entry.name for entry in path.parent.iterdir()] == ["profile.json"]
+
+
+def test_reads_made_ahead_are_optional(tmp_path: Path) -> None:
+    plain = paper_profile()
+    assert AHEAD not in plain.io
+    assert plain.reads_ahead == plain.io["direct"]
+    assert plain.hidden_ahead == 0.0
+    with_it = replace(plain, io={**plain.io, AHEAD: IoCost(*(UnitCost.exactly(value) for value in (1e-5, 1e-5, 3e9)))})
+    loaded = CostProfile.load(with_it.save(tmp_path / "profile.json"))
+    assert loaded == with_it
+    assert loaded.reads_ahead.bytes_per_s.seconds == 3e9
+    assert loaded.hidden_ahead == HIDDEN_AHEAD
 
 
 def test_the_papers_profile_says_where_every_number_comes_from() -> None:

@@ -121,6 +121,9 @@ def plan(r: MasterFacts, s: StreamFacts, budget: int, options: Options) -> Sweep
     spare, gathering = division.tables, None
     arena = arena_within(budget, spare, r.row_slot)
     resident = fits(r, spare - arena.table_bytes)
+    if resident:
+        # All of R is loaded once, one read after another.
+        division = replace(division, reads_ahead=False)
     if not resident and arena.extents >= _LEAST_EXTENTS:
         gathering = Gathering.within(r, s, division, _gathered_share(r, s, spare))
     if gathering is not None:

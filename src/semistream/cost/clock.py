@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from semistream.cost.profile import FAR, NEAR, REFERENCE_ROW_BYTES, CostProfile
+from semistream.cost.profile import AHEAD, FAR, NEAR, REFERENCE_ROW_BYTES, CostProfile
 from semistream.engine.algorithm import Algorithm, Pricing
 from semistream.engine.chunk import JoinStats
 from semistream.engine.join import SemiStreamJoin
@@ -54,14 +54,18 @@ class CostClock:
         *,
         direct: bool = False,
         parquet: bool = False,
+        ahead: bool = False,
         row_bytes: float = REFERENCE_ROW_BYTES,
     ) -> VirtualTime:
         """Virtual time of these counts (names of `JoinStats`, "chunks", `deep_counts`), output rows having `row_bytes`.
 
-        R is a page store, read past the page cache if `direct`, or Parquet in place.
+        R is a page store, read past the page cache if `direct`, or Parquet in place. Direct reads may be made `ahead`
+        (`Division.reads_ahead`), by threads that are part of the reading: of that and the join the longer one hides a
+        part of the other.
         """
         pricing, name = pricing_of(algorithm), algorithm.name
-        mode = "parquet" if parquet else "direct" if direct else "mapped" if pricing.mapped else "buffered"
+        read = AHEAD if ahead else "direct"
+        mode = "parquet" if parquet else read if direct else "mapped" if pricing.mapped else "buffered"
         terms = {"c_I/O": self._io(pricing, counts, mode)}
         for symbol in pricing.operations:
             terms[symbol] = operations_of(pricing, symbol, counts) * self.profile.unit(symbol, name)
@@ -70,19 +74,22 @@ class CostClock:
                 terms[symbol] += deep * self.profile.far(symbol, name)
         near = operations_of(pricing, f"{NEAR}.c_O", counts) * self.profile.near("c_O", name)
         terms["c_O"] = (terms["c_O"] + near) * row_bytes / REFERENCE_ROW_BYTES
-        phases = self._phases(pricing, counts, terms)
+        phases, overlap = self._phases(pricing, counts, terms), self.profile.overlap(name)
+        if mode == AHEAD:
+            phases, overlap = (sum(terms.values()) - terms["c_I/O"], terms["c_I/O"]), self.profile.hidden_ahead
         threads, serial = phases, sum(terms.values())
         if mode == "direct" and pricing.threads > 2:
             # A thread that waits for the disk leaves the CPU to the others.
             threads, serial = (*phases[:2], phases[3]), serial - terms["c_I/O"]
-        seconds = max(threads) + (1.0 - self.profile.overlap(name)) * (serial - max(threads))
+        seconds = max(threads) + (1.0 - overlap) * (serial - max(threads))
         return VirtualTime(max(seconds, *phases), phases, terms)
 
     def _io(self, pricing: Pricing, counts: Mapping[str, float], mode: str) -> float:
         reads = counts.get("reads", 0.0)
         seeks = reads if pricing.seeks is None else min(counts.get(pricing.seeks, 0.0), reads)
         first = counts.get("fresh_bytes", 0.0) * self.profile.first_visit
-        return self.profile.io[mode].seconds(seeks, reads - seeks, counts.get("bytes_read", 0.0)) + first
+        cost = self.profile.reads_ahead if mode == AHEAD else self.profile.io[mode]
+        return cost.seconds(seeks, reads - seeks, counts.get("bytes_read", 0.0)) + first
 
     @staticmethod
     def _phases(pricing: Pricing, counts: Mapping[str, float], terms: Mapping[str, float]) -> tuple[float, ...]:
@@ -109,7 +116,8 @@ class CostClock:
     def price_of(self, join: SemiStreamJoin, counts: Mapping[str, float]) -> VirtualTime:
         """Virtual time of these counts for a join as it was opened."""
         parquet = not join.master.has_index
-        return self.price(join.algorithm, counts, direct=join.direct, parquet=parquet, row_bytes=row_bytes(join))
+        ahead, width = join.plan.division.reads_ahead, row_bytes(join)
+        return self.price(join.algorithm, counts, direct=join.direct, parquet=parquet, ahead=ahead, row_bytes=width)
 
 
 def pricing_of(algorithm: Algorithm) -> Pricing:

@@ -94,13 +94,13 @@ def predict_join(algorithm: Algorithm, plan: Plan[Any], workload: Workload, prof
         is_young = math.isfinite(workload.seen)
         counts["fresh_bytes"] = fresh_pages(workload.keys, r.n_pages, workload.seen) * r.page_bytes if is_young else 0.0
 
-    def priced(counts: Mapping[str, float]) -> VirtualTime:
+    def priced(counts: Mapping[str, float], ahead: bool = False) -> VirtualTime:
         row_bytes = plan.s.width + r.width
         return CostClock(profile).price(
-            algorithm, counts, direct=r.direct, parquet=not r.has_index, row_bytes=row_bytes
+            algorithm, counts, direct=r.direct, parquet=not r.has_index, ahead=ahead, row_bytes=row_bytes
         )
 
-    price = priced(counts)
+    price = priced(counts, division.reads_ahead)
     last_pass = {name: counts.get(name, 0.0) * found.longest_delay for name in _PASS}
     turns = counts.get("iterations", 0.0)
     w = 1.0 / turns if turns > 0 else float(workload.batch)

@@ -38,6 +38,10 @@ SYMBOLS = {
 }
 #: how R is read; "parquet" is decoding in place
 IO_MODES = ("direct", "buffered", "mapped", "parquet")
+#: direct reads by threads that go on while the caller joins; where a profile lacks it they are plain direct reads
+AHEAD = "ahead"
+#: part of the shorter one of reading ahead and joining that the other hides, as measured on two virtual cores
+HIDDEN_AHEAD = 1 / 3
 #: no cost but a share: how much of what an algorithm's threads could do side by side they do ("overlap.pcachejoin")
 OVERLAP = "overlap"
 #: what an operation costs more for each doubling, beyond 1 MB, of the tables or pages it goes to ("far.c_H")
@@ -119,6 +123,16 @@ class CostProfile:
         """From 0 (its threads take turns) to 1 (the slowest phase hides all others); 1 where nothing was measured."""
         known = self.units.get(f"{OVERLAP}.{algorithm}")
         return 1.0 if known is None else known.seconds
+
+    @property
+    def reads_ahead(self) -> IoCost:
+        """c_I/O of reads made ahead; that of direct reads where nothing was measured."""
+        return self.io.get(AHEAD, self.io["direct"])
+
+    @property
+    def hidden_ahead(self) -> float:
+        """Part of the shorter one of reading and joining that the other hides; none where nothing was measured."""
+        return HIDDEN_AHEAD if AHEAD in self.io else 0.0
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -28,7 +28,7 @@ _LEAST_EXTENTS = 8
 class Division:
     """Bytes of the common parts. Each of `buffers` disk buffers has `pages` pages of `rows` tuples.
 
-    A chunk has `chunk_rows` tuples.
+    A chunk has `chunk_rows` tuples. If it `reads_ahead`, threads fill the other buffers while one is joined.
     """
 
     index: int
@@ -39,6 +39,7 @@ class Division:
     chunk_rows: int
     tables: int
     buffers: int = 1
+    reads_ahead: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Needs:
     `buffers` disk buffers share `buffer_share` of the budget, up to `most_buffer`, unless `buffer_bytes` is given;
     `charged` says how many of them are charged here where some are charged elsewhere. `fixed` bytes are needed
     whatever the stream looks like. With `long_chunks` a small budget gives up some of its tables for work arrays: what
-    is done once per chunk would take longer than what is done per tuple.
+    is done once per chunk would take longer than what is done per tuple. `reads_ahead`: threads fill the disk buffers.
     """
 
     buffers: int = 1
@@ -59,6 +60,7 @@ class Needs:
     buffer_bytes: int | None = None
     fixed: int = 0
     long_chunks: bool = False
+    reads_ahead: bool = False
 
 
 def divide(r: MasterFacts, budget: int, options: CommonOptions, needs: Needs | None = None) -> Division:
@@ -97,6 +99,7 @@ def divide(r: MasterFacts, budget: int, options: CommonOptions, needs: Needs | N
         chunk_rows=chunk,
         tables=budget - fixed - scratch - buffer,
         buffers=needs.buffers,
+        reads_ahead=needs.reads_ahead,
     )
 
 

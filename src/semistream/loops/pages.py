@@ -29,7 +29,7 @@ Wanted = TypeVar("Wanted")
 DEFAULT_GAP_BYTES = 128 << 10
 _LEAST_GROUP = 64
 #: disk buffers where pages are read ahead: one is joined, each of the others has a thread that fills it
-_BUFFERS = 4
+AHEAD_BUFFERS = 4
 #: pages that each of them must hold to be worth it, bytes that it has at most, and the budget's part for all
 _LEAST_AHEAD, _MOST_BUFFER, _AHEAD_SHARE = 4, 27 << 17, 0.1125
 #: part of them that is given up so that huge pages hold all of the rest
@@ -43,22 +43,23 @@ def mapped_group(r: MasterFacts, buffer_bytes: int) -> int:
 
 def reading_needs(r: MasterFacts, budget: int, buffer_bytes: int | None, share: float) -> Needs:
     """One disk buffer of this share of the budget; several of a larger one where pages are read ahead."""
-    most = _BUFFERS * _MOST_BUFFER
+    most = AHEAD_BUFFERS * _MOST_BUFFER
     ahead = min(int(budget * _AHEAD_SHARE), most) if buffer_bytes is None else buffer_bytes
-    if r.direct and ahead >= _BUFFERS * r.buffer_bytes(_LEAST_AHEAD):
-        return Needs(buffers=_BUFFERS, buffer_bytes=_BUFFERS * r.buffer_bytes(_pages_ahead(r, ahead)))
+    if r.direct and ahead >= AHEAD_BUFFERS * r.buffer_bytes(_LEAST_AHEAD):
+        size = AHEAD_BUFFERS * r.buffer_bytes(_pages_ahead(r, ahead))
+        return Needs(buffers=AHEAD_BUFFERS, buffer_bytes=size, reads_ahead=True)
     return Needs(buffer_share=share)
 
 
 def _pages_ahead(r: MasterFacts, size: int) -> int:
     """Pages per disk buffer; somewhat fewer than fit if all buffers then fill a number of huge pages."""
-    pages = r.pages_within(size // _BUFFERS)
-    taken = _BUFFERS * r.read_bytes(pages)
+    pages = r.pages_within(size // AHEAD_BUFFERS)
+    taken = AHEAD_BUFFERS * r.read_bytes(pages)
     whole = taken // HUGE_PAGE * HUGE_PAGE
     if whole < (1 - _GIVEN_UP) * taken:
         return pages
     fewer = int(pages * whole / taken)
-    return fewer if _BUFFERS * r.read_bytes(fewer) <= whole else fewer - 1
+    return fewer if AHEAD_BUFFERS * r.read_bytes(fewer) <= whole else fewer - 1
 
 
 class PageGroups:
@@ -68,7 +69,7 @@ class PageGroups:
     """
 
     def __init__(self, work: Workplace, direct: bool, gap_bytes: int = DEFAULT_GAP_BYTES, buffers: int = 1) -> None:
-        self._work, self._gap_bytes = work, gap_bytes
+        self.work, self._gap_bytes = work, gap_bytes
         self.mapped = not direct
         self._disks = work.disk.with_others(buffers - 1) if buffers > 1 else [work.disk]
         held = max(work.reader.held_bytes(1), 64)
@@ -80,11 +81,11 @@ class PageGroups:
         if self.mapped:
             return len(pages)
         disk = self._disks[0]
-        return self._work.reader.fitting(pages[: disk.n_pages], disk.buffer.nbytes, self._gap_bytes)
+        return self.work.reader.fitting(pages[: disk.n_pages], disk.buffer.nbytes, self._gap_bytes)
 
     def load(self, pages: Int64s) -> PageBlock:
         """Sorted pages: all of them mapped, or as many as fit the disk buffer, in as few reads as pay."""
-        work, stats = self._work, self._work.stats
+        work, stats = self.work, self.work.stats
         if self.mapped:
             block = work.reader.map(pages)
             stats.pages_read += len(pages)
@@ -95,7 +96,7 @@ class PageGroups:
 
     def _took(self, disk: DiskBuffer, run: RunRead) -> PageBlock:
         block = disk.took(run)
-        self._work.copy_read_counts(*self._disks)
+        self.work.copy_read_counts(*self._disks)
         return block
 
     def ahead(self, groups: Iterable[tuple[Wanted, Int64s]]) -> Generator[tuple[Wanted, PageBlock], None, None]:
@@ -112,7 +113,7 @@ class PageGroups:
         wanted = chain(first, wanted)
         free, reading = deque(range(len(self._disks))), deque[tuple[Wanted, int]]()
         buffers, most = [disk.buffer for disk in self._disks], self._disks[0].n_pages
-        with self._work.reader.read_ahead(buffers, most, self._gap_bytes, len(buffers) - 1) as ahead:
+        with self.work.reader.read_ahead(buffers, most, self._gap_bytes, len(buffers) - 1) as ahead:
             while True:
                 for what, pages in islice(wanted, len(free)):
                     ahead.ask(free[0], pages)

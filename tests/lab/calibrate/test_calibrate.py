@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,12 @@ import pytest
 
 from semistream.algorithms.registry import ALGORITHMS
 from semistream.cost.clock import SCATTERED, CostClock, pricing_of
-from semistream.cost.profile import FIRST_VISIT, IO_MODES, SYMBOLS, CostProfile
-from semistream.lab.calibrate import fit
+from semistream.cost.profile import AHEAD, FIRST_VISIT, IO_MODES, SYMBOLS, CostProfile
+from semistream.errors import StoreError
+from semistream.lab.calibrate import fit, reads_ahead
 from semistream.lab.calibrate.calibrate import calibrate
-from semistream.lab.calibrate.unit_costs import interval
+from semistream.lab.calibrate.unit_costs import Masters, interval
+from semistream.lab.workloads.relation import KEY
 
 #: tuples of the runs, and how often their fit is repeated: a tenth of the usual
 SHORT = {
@@ -52,7 +55,7 @@ def test_every_unit_cost_is_measured(profile: CostProfile) -> None:
     assert profile.first_visit > 0
     for name, cost in profile.units.items():
         assert 0.0 <= cost.low <= cost.seconds <= cost.high <= 1.0, name
-    assert set(profile.io) == set(IO_MODES)
+    assert set(IO_MODES) <= set(profile.io) <= {*IO_MODES, AHEAD}
     for mode in ("direct", "buffered"):
         assert profile.io[mode].bytes_per_s.seconds > 1e6
 
@@ -69,6 +72,30 @@ def test_a_measured_profile_prices_and_is_stored(profile: CostProfile, tmp_path:
     for algorithm in ALGORITHMS.values():
         assert CostClock(profile).price(algorithm, counts).seconds > 0
     assert CostProfile.load(profile.save(tmp_path / "p.json")) == profile
+
+
+def test_reads_made_ahead_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reads_ahead, "_REPEATS", 1)
+    master = Masters(tmp_path, "key").large
+    with closing(master):
+        found = reads_ahead.measure_ahead(master)
+        try:
+            master.open([KEY], direct=True).close()
+        except StoreError:
+            assert found == {}
+            return
+    assert set(found) == {AHEAD}
+    cost = found[AHEAD]
+    assert cost.bytes_per_s.seconds > 1e6
+    assert cost.seek_s.high >= cost.seek_s.seconds >= 0
+    assert cost.seconds(10, 0, 1e9) > cost.seconds(10, 0, 1e6) > 0
+    # Without direct reads there is nothing to measure.
+    monkeypatch.setattr(reads_ahead, "open_named", _refused)
+    assert reads_ahead.measure_ahead(master) == {}
+
+
+def _refused(*_: object, **__: object) -> None:
+    raise StoreError("no direct reads here")
 
 
 def test_intervals_hold_the_median() -> None:

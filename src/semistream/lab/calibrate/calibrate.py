@@ -9,6 +9,7 @@ from pathlib import Path
 
 from semistream.cost.profile import FIRST_VISIT, SYMBOLS, CostProfile, machine_info
 from semistream.lab.calibrate.fit import fitted, short_rounds
+from semistream.lab.calibrate.reads_ahead import measure_ahead
 from semistream.lab.calibrate.unit_costs import Masters, measure_first_visit, measure_io, measure_units, parquet_in
 from semistream.lab.measure.yardstick import Yardstick
 
@@ -30,7 +31,7 @@ def calibrate(
     with tempfile.TemporaryDirectory(prefix="semistream-calibrate-", dir=folder) as place:
         tell("reads")
         by_key = Masters(Path(place), "key")
-        io = measure_io(by_key.large, parquet_in(Path(place)))
+        io = {**measure_io(by_key.large, parquet_in(Path(place))), **measure_ahead(by_key.large)}
         yardstick = Yardstick(by_key.large)
         usual, usual_wall = yardstick.usual(time.process_time), yardstick.usual(time.perf_counter)
         tell("operations")
