@@ -47,8 +47,9 @@ def test_every_algorithm_is_warmed_up_within_its_limits(name: str, master: pa.Ta
         assert found.steady or len(found.hits) == rule.most_rounds
         assert found.block_tuples >= ROWS // 32
         assert join.stats.finished > 0
-        # Rounds are told apart by what happened in them, so hits of a cache that fills must have grown.
-        assert found.hits[-1] > 0.1 or cached_rows(join) == 0
+        # Rounds are told apart by what happened in them, so hits of a cache that fills must have grown; one that has the
+        # front of an R in no order of frequency has given its bytes back.
+        assert found.hits[-1] > 0.1 or cached_rows(join) < 50
 
 
 def test_a_steady_run_says_what_the_join_looked_like(master: pa.Table) -> None:

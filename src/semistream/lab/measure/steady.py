@@ -58,8 +58,8 @@ class WarmUp:
 _SCANS = WarmUp(3, 4, 16, 4, 0.5)
 #: A scan without a cache is steady when H_S has been filled once.
 _FILLS = WarmUp(1, 1, 1)
-#: A cache that fills when its keys leave a large H_S takes a dozen fillings and more, and one that earns too little gives
-#: bytes back after six.
+#: A cache that fills when its keys leave a large H_S takes a dozen fillings and more, and one that earns too little
+#: gives bytes back after six.
 _LOOKS_UP = WarmUp(1, 6, 40)
 
 
