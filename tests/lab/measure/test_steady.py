@@ -47,7 +47,7 @@ def test_every_algorithm_is_warmed_up_within_its_limits(name: str, master: pa.Ta
         assert found.steady or len(found.hits) == rule.most_rounds
         assert found.block_tuples >= ROWS // 32
         assert join.stats.finished > 0
-        # Rounds are told apart by what happened in them, so hits of a cache that fills must have grown; one that has the
+        # Rounds are told apart by what happened in them, so hits of a cache that fills must have grown; one with the
         # front of an R in no order of frequency has given its bytes back.
         assert found.hits[-1] > 0.1 or cached_rows(join) < 50
 
