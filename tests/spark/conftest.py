@@ -9,11 +9,15 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from semistream import build_pages
 from semistream.spark.session import open_session
+from semistream.spark.worker import WORKSHOP
 
 #: Short-lived JVMs, those that tests start as programs too: compiling well and collecting in parallel does not pay.
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -57,3 +61,30 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = open_session("tests", "local[2]", settings)
     yield session
     session.stop()
+
+
+# ------------------------------------------------------------ tasks that are given to this process by hand
+
+
+@pytest.fixture
+def own_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An executor's folder for the test alone, and no joins of others."""
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "local"))
+    WORKSHOP.clear()
+    yield
+    WORKSHOP.clear()
+
+
+@pytest.fixture(scope="module")
+def relation(request: pytest.FixtureRequest) -> pa.Table:
+    """R with the module's N_KEYS keys, every ninth of them twice."""
+    n_keys = request.module.N_KEYS
+    keys = np.concatenate([np.arange(n_keys), np.arange(0, n_keys, 9)])
+    return pa.table({"k": keys, "v": keys * 3 + np.arange(len(keys))})
+
+
+@pytest.fixture(scope="module")
+def store(relation: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("store") / "r"
+    build_pages(relation, path, on="k", page_rows=128).close()
+    return path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,28 +22,7 @@ from semistream.testing import assert_same_rows, reference_join
 
 N_KEYS = 30_000
 SCHEMA = pa.schema([("k", pa.int64()), ("seq", pa.int64())])
-
-
-@pytest.fixture(autouse=True)
-def _local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An executor's folder for the test alone, and no joins of others."""
-    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "local"))
-    WORKSHOP.clear()
-    yield
-    WORKSHOP.clear()
-
-
-@pytest.fixture(scope="module")
-def relation() -> pa.Table:
-    keys = np.concatenate([np.arange(N_KEYS), np.arange(0, N_KEYS, 9)])
-    return pa.table({"k": keys, "v": keys * 3 + np.arange(len(keys))})
-
-
-@pytest.fixture(scope="module")
-def store(relation: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("store") / "r"
-    semistream.build_pages(relation, path, on="k", page_rows=128)
-    return path
+pytestmark = pytest.mark.usefixtures("own_executor")
 
 
 def _dimension(store: Path, memory: str = "1MB", tasks: int = 1) -> Dimension:
