@@ -39,7 +39,7 @@ from semistream.engine.division import Division, divide
 from semistream.engine.facts import MasterFacts, StreamFacts
 from semistream.engine.options import WaitingOptions, option
 from semistream.engine.plan import Plan
-from semistream.engine.share import MovingShare
+from semistream.engine.share import MovingShare, at_rest
 from semistream.engine.workplace import Workplace
 from semistream.loops.index import (
     DiskPhase,
@@ -47,7 +47,6 @@ from semistream.loops.index import (
     IndexPlan,
     Settled,
     StillFront,
-    at_rest,
     disk_phase,
     index_prediction,
     index_tables,

@@ -26,7 +26,7 @@ real-time data warehousing", JDIM 2014), section 4.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from semistream.engine.algorithm import BUFFER_KNOB, CACHE_KNOB, Algorithm, Pric
 from semistream.engine.division import divide
 from semistream.engine.facts import MasterFacts, StreamFacts
 from semistream.engine.options import WaitingOptions, option
-from semistream.engine.share import MovingShare
+from semistream.engine.share import MovingShare, at_rest
 from semistream.engine.workplace import Workplace
 from semistream.loops.prices import CACHE
 from semistream.loops.scan import PlainFront, ScanLoop, ScanPlan, cycle, scan_arena, scan_counts, scan_symbols
@@ -42,7 +42,6 @@ from semistream.master.base import PageBlock
 from semistream.parts.cache import Cache, key_capacity
 from semistream.parts.frequency import AdaptiveThreshold
 from semistream.parts.pending import FifoPending, NamedKeys, fifo_capacity
-from semistream.parts.share import Range
 from semistream.parts.switching import collect_rows
 from semistream.predict.counts import Counts, Workload
 from semistream.predict.keys import Floats
@@ -173,16 +172,7 @@ def run(plan: SSJPlan, work: Workplace) -> ScanLoop:
 
 def predict(plan: SSJPlan, workload: Workload) -> Counts:
     """Equations 1 to 10 of the paper, with as much of the cache's share as it earns."""
-    planned = _with_share(plan, workload)
-    if plan.options.literal or workload.seen < planned.rest or workload.drained:
-        return planned
-
-    def with_cache(size: int) -> SSJPlan:
-        return replace(plan, cache_bytes=size, pending_bytes=plan.pending_bytes + plan.cache_bytes - size)
-
-    sizes = Range.of(plan.cache_bytes, plan.pending_bytes, plan.arena.extent_bytes)
-    size = sizes.at_rest(lambda size: _with_share(with_cache(size), workload).per_tuple["cache_hits"])
-    return planned if size == plan.cache_bytes else _with_share(with_cache(size), workload)
+    return at_rest(plan, workload, _with_share)
 
 
 def _with_share(plan: SSJPlan, workload: Workload) -> Counts:

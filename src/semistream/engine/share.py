@@ -1,22 +1,25 @@
 """Cache and H_S of a running join, divided anew when the cache does not earn its bytes, or would earn more.
 
-Changes are rare, so they are made the simple way: those who wait are finished, then both
-tables start empty with other sizes. A snapshot says how the tables were divided: what waits must find its room again.
+Changes are rare, so they are made the simple way: those who wait are finished, then both tables start empty with other
+sizes. A snapshot says how the tables were divided: what waits must find its room again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
 from semistream.engine.loop import Loop
 from semistream.engine.snapshot import Snapshot
 from semistream.engine.workplace import Workplace
+from semistream.parts.arena import ArenaShape
 from semistream.parts.cache import Cache
 from semistream.parts.pending import FifoPending, LinkedPending
 from semistream.parts.share import Range, ShareReview, divide_anew
+from semistream.predict.counts import Counts, Workload
 
 _SIZE = "cache_bytes"
 #: a cache is reviewed after as many misses as fill H_S so often, and as many tuples as are so many cachefuls
@@ -101,3 +104,40 @@ def rebalanced(loop: Loop, share: MovingShare | None) -> Iterator[pa.RecordBatch
         yield from loop.drain()
         share.divide()
         loop.settle()
+
+
+# ------------------------------------------------------------------------------------------- as a formula
+
+
+class SharedPlan(Protocol):
+    """A plan, a dataclass, whose tables are a cache and H_S; its options say whether it is `literal`."""
+
+    @property
+    def options(self) -> Any: ...
+
+    @property
+    def arena(self) -> ArenaShape: ...
+
+    @property
+    def cache_bytes(self) -> int: ...
+
+    @property
+    def pending_bytes(self) -> int: ...
+
+
+SomePlan = TypeVar("SomePlan", bound=SharedPlan)
+
+
+def at_rest(plan: SomePlan, workload: Workload, predicted: Callable[[SomePlan, Workload], Counts]) -> Counts:
+    """The prediction for a cache that has given back what it does not earn; a young or a literal one has not."""
+    planned = predicted(plan, workload)
+    if plan.options.literal or workload.seen < planned.rest or workload.drained:
+        return planned
+
+    def with_cache(size: int) -> SomePlan:
+        pending = plan.pending_bytes + plan.cache_bytes - size
+        return replace(plan, cache_bytes=size, pending_bytes=pending)  # type: ignore[type-var]
+
+    sizes = Range.of(plan.cache_bytes, plan.pending_bytes, plan.arena.extent_bytes)
+    size = sizes.at_rest(lambda size: predicted(with_cache(size), workload).per_tuple["cache_hits"])
+    return planned if size == plan.cache_bytes else predicted(with_cache(size), workload)

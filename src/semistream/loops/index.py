@@ -15,9 +15,9 @@ The last part of this file is the same loop as a formula.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +38,6 @@ from semistream.parts.arena import ArenaShape
 from semistream.parts.cache import Cache
 from semistream.parts.disk_buffer import DiskBuffer
 from semistream.parts.pending import LinkedPending, LoadTimes
-from semistream.parts.share import Range
 from semistream.predict.counts import Counts, Workload
 from semistream.predict.keys import Floats
 from semistream.predict.sharing import Shared, group_shares, needed_pages, oldest_first
@@ -60,9 +59,6 @@ class IndexPlan(Plan[SomeOptions]):
     def load_times(self) -> int:
         """Bytes of the times at which groups of pages were read."""
         return LoadTimes.bytes_for(self.r.n_pages, self.division.pages)
-
-
-SomeIndexPlan = TypeVar("SomeIndexPlan", bound=IndexPlan[Any])
 
 
 @dataclass(frozen=True)
@@ -503,18 +499,3 @@ def index_prediction(
         rest=found.rest,
         start=found.start,
     )
-
-
-def at_rest(plan: SomeIndexPlan, workload: Workload, predicted: Callable[[SomeIndexPlan, Workload], Counts]) -> Counts:
-    """The prediction for a cache that has given back what it does not earn; a young or a literal one has not."""
-    planned = predicted(plan, workload)
-    if plan.options.literal or workload.seen < planned.rest or workload.drained:
-        return planned
-
-    def with_cache(size: int) -> SomeIndexPlan:
-        pending = plan.pending_bytes + plan.cache_bytes - size
-        return replace(plan, cache_bytes=size, pending_bytes=pending)
-
-    sizes = Range.of(plan.cache_bytes, plan.pending_bytes, plan.arena.extent_bytes)
-    size = sizes.at_rest(lambda size: predicted(with_cache(size), workload).per_tuple["cache_hits"])
-    return planned if size == plan.cache_bytes else predicted(with_cache(size), workload)
