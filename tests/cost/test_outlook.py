@@ -7,6 +7,7 @@ steps, which the formulas put at about the right place; what matters is the sum.
 from __future__ import annotations
 
 import math
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -127,7 +128,34 @@ def test_a_scan_goes_round_once_more() -> None:
     found = carried.predict("meshjoin", disk)
     assert found.leave_s > 120_000_000 / disk.io["buffered"].bytes_per_s.seconds
     assert carried.with_workload(drained=True).predict("meshjoin", disk).leave_s == 0.0
-    assert carried.predict("cachejoin", disk).leave_s == 0.0
+
+
+def test_what_waits_in_the_end_is_read_for(store: Path) -> None:
+    """A stream that fits H_S: nothing is read while it comes, and then each page that somebody wants once.
+
+    One that does not: the last ones that waited want most of R once more.
+    """
+    tuples, batch_rows = 8_000, 2_000
+    for algorithm in ("hybridjoin", "cachejoin", "orderedjoin"):
+        with (
+            closing(open_master(store, (KEY,))) as master,
+            open_join(algorithm, master=store, on=KEY, memory=BUDGET) as join,
+        ):
+            chosen = ALGORITHMS[algorithm]
+            keys = zipf(ROWS, 1.0)
+            situation = Situation.of(master, JoinSpec.make(KEY, "inner"), STREAM_SCHEMA, BUDGET, keys, batch=BATCH)
+            for batch in stream_batches(tuples, ROWS, 1.0, SEED, batch_rows=batch_rows):
+                list(join.push(batch))
+            assert join.waiting == tuples
+            young = situation.with_workload(seen=float(tuples))
+            counts = chosen.predict(young.plan(chosen), young.workload)
+            assert counts.per_tuple["pages_read"] == join.stats.pages_read == 0
+            list(join.drain())
+            assert counts.leave["pages_read"] == pytest.approx(join.stats.pages_read, rel=0.1), algorithm
+        grown = situation.predict(algorithm, PROFILE)
+        assert grown.leave_s > 0
+        assert grown.rest_tuples > tuples
+        assert situation.with_workload(drained=True).predict(algorithm, PROFILE).leave_s == 0.0
 
 
 def priced(seconds: float, hits: float, rest: float = 0.0, start: float = 0.0, leave: float = 0.0) -> Prediction:

@@ -39,9 +39,10 @@ def window(tuples: int, before: int, seconds: float, hits: float, waiting: bool 
     return Window(done, seconds, before)
 
 
-def test_a_young_operator_is_slow_and_that_is_no_surprise(candidate: Candidate) -> None:
+def test_a_young_operator_is_slow_and_that_is_no_surprise() -> None:
     """The same time for the same tuples is right for one that learns and far too long for one that has learnt."""
-    tuples = 100_000
+    tuples, situation = 100_000, Situation.sketch(1_000_000, 12_000_000, zipf(1_000_000, 1.0))
+    candidate = Candidate.of("sweepjoin", situation, typical_profile(), {}, 2e6)
     young, grown = candidate.outlook.at(0), candidate.outlook.at(1.9e6)
     assert grown.service_rate_per_s > 1.5 * young.service_rate_per_s
     seconds = 1.5 * candidate.outlook.seconds(tuples)

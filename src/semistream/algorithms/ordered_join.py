@@ -136,25 +136,29 @@ def predict(plan: OrderedPlan[Options], workload: Workload) -> Counts:
     h_R = _cached_keys(spare, r.v_R)
     kept = h_R - min(ANSWER_SHARE * h_R, plan.codes)
     full = min(h_Q, plan.options.batch or h_Q, workload.batch if workload.drained else h_Q)
+    fills = workload.seen < full and not workload.drained
+    # Of a queue that is not full yet nothing is read; in the end it is what waits.
+    waiting = workload.seen if fills else full
     memory = _WORTH_OF_COUNTS * WINDOW_PER_KEY * h_R
-    # Nothing is read, and so nothing learnt, before the first batch is full.
-    cached = keys.recorded(kept, memory, entry=1.0, seen=max(workload.seen - full, 0.0))
+    # A tuple is answered when those before it are known, but for those whose keys are read together with its own.
+    together = min(plan.codes, waiting)
+    learnt = max(waiting - together, 0.0) ** 2 / max(2.0 * waiting, 1e-9) if fills else workload.seen - together
+    cached = keys.recorded(kept, memory, entry=1.0, seen=max(learnt, 0.0))
     missed = max(1.0 - keys.p_N(cached), 1e-9)
-    w = full / max(math.ceil(full * missed / plan.codes), 1)
+    turns = max(math.ceil(waiting * missed / plan.codes), 1)
+    w = max(waiting / turns, 1.0)
     left = keys.without(cached)
     read = left.distinct(w * missed)
     shares = group_shares(left, max(r.n_pages, 1), r.order == "frequency")
     sweep = sweep_costs(r, plan.division, DEFAULT_GAP_BYTES, shares, w * missed)
+    reading = {"iterations": 1.0, "reads": sweep.reads, "pages_read": sweep.pages, "bytes_read": sweep.bytes}
     return Counts(
         {
             "cache_hits": 1.0 - missed,
             "cache_misses": missed,
             "appended": 1.0,
             "expired": 1.0,
-            "iterations": 1.0 / w,
-            "reads": sweep.reads / w,
-            "pages_read": sweep.pages / w,
-            "bytes_read": sweep.bytes / w,
+            **{name: 0.0 if fills else count / w for name, count in reading.items()},
             "master_rows_probed": read / w,
             "switched": read / w,
             "evicted": read / w,
@@ -164,6 +168,7 @@ def predict(plan: OrderedPlan[Options], workload: Workload) -> Counts:
         delay=full / 2,
         longest_delay=full,
         rest=memory + full,
+        leave={} if workload.drained else {name: turns * count for name, count in reading.items()},
     )
 
 

@@ -47,7 +47,7 @@ class Prediction:
     rest_tuples: float = 0.0
     #: stream tuples until nearly every page of a mapped R was asked for, and so mapped and checked
     fresh_tuples: float = 0.0
-    #: seconds before the first tuple, and after the last one beyond what tuples cost: a scan's pass for those that wait
+    #: seconds before the first tuple, and after the last one beyond what tuples cost: reads for those that still wait
     start_s: float = 0.0
     leave_s: float = 0.0
 
@@ -101,7 +101,10 @@ def predict_join(algorithm: Algorithm, plan: Plan[Any], workload: Workload, prof
         )
 
     price = priced(counts, division.reads_ahead)
-    last_pass = {name: counts.get(name, 0.0) * found.longest_delay for name in _PASS}
+    leave = found.leave
+    if algorithm.access == "scan" and not workload.drained:
+        # Once more round R for those that wait.
+        leave = {name: counts.get(name, 0.0) * found.longest_delay for name in _PASS}
     turns = counts.get("iterations", 0.0)
     w = 1.0 / turns if turns > 0 else float(workload.batch)
     parts = {"index": division.index, "scratch": division.scratch, "disk buffer": division.buffer, **found.memory}
@@ -120,5 +123,5 @@ def predict_join(algorithm: Algorithm, plan: Plan[Any], workload: Workload, prof
         rest_tuples=found.rest,
         fresh_tuples=_VISITS_PER_PAGE * r.n_pages if maps else 0.0,
         start_s=priced(found.start).seconds if found.start else 0.0,
-        leave_s=priced(last_pass).seconds if algorithm.access == "scan" and not workload.drained else 0.0,
+        leave_s=priced(leave, division.reads_ahead).seconds if leave else 0.0,
     )

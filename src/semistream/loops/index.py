@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -419,30 +419,40 @@ def disk_phase(plan: IndexPlan[Any], workload: Workload, h_S: float, cached: Flo
     else:
         shares = group_shares(left, groups, False)
     shared = oldest_first(shares, h_S, left.absent_share)
+    missed = max(1.0 - keys.p_N(cached), 1e-12)
     if not workload.drained:
-        return shared
+        waiting = min(h_S, workload.seen * missed)
+        shared = replace(shared, left=needed_pages(shares, waiting))
+        # Nothing is loaded before H_S is full for the first time.
+        return shared if waiting >= h_S else replace(shared, loads=0.0)
     # Every batch is finished by itself: what fills H_S is worked off as ever, the rest group by group.
-    waiting = workload.batch * max(1.0 - keys.p_N(cached), 1e-12)
+    waiting = workload.batch * missed
     rest = min(h_S, waiting)
     loads = (waiting - rest) * shared.loads + needed_pages(shares, rest)
     per_tuple = min(loads / max(waiting, 1e-12), 1.0)
     return Shared(per_tuple, min(shared.longest, waiting), 1.0 / per_tuple if per_tuple else math.inf, rest / 2)
 
 
-def index_counts(plan: IndexPlan[Any], shared: Shared, missed: float) -> dict[str, float]:
-    """Operations per stream tuple: c_I/O(d), d·c_H, w_S·(c_A + c_E), one load for w_S that waited."""
-    loads = shared.loads * missed
+def counts_of_loads(plan: IndexPlan[Any], loads: float) -> dict[str, float]:
+    """Operations of that many loads of the disk buffer: c_I/O(d), d·c_H."""
     pages = min(plan.division.pages, plan.r.n_pages)
     return {
-        "cache_hits": 1.0 - missed,
-        "cache_misses": missed,
-        "appended": missed,
-        "expired": missed,
         "iterations": loads,
         "reads": loads,
         "pages_read": loads * pages,
         "bytes_read": loads * plan.r.read_bytes(pages),
         "master_rows_probed": loads * plan.division.rows,
+    }
+
+
+def index_counts(plan: IndexPlan[Any], shared: Shared, missed: float) -> dict[str, float]:
+    """Operations per stream tuple: c_I/O(d), d·c_H, w_S·(c_A + c_E), one load for w_S that waited."""
+    return {
+        "cache_hits": 1.0 - missed,
+        "cache_misses": missed,
+        "appended": missed,
+        "expired": missed,
+        **counts_of_loads(plan, shared.loads * missed),
     }
 
 
@@ -496,6 +506,8 @@ def index_prediction(
         },
         delay=shared.waiting,
         longest_delay=shared.longest / missed,
-        rest=found.rest,
+        # A full H_S at least
+        rest=found.rest if workload.drained else max(found.rest, found.h_S / missed),
         start=found.start,
+        leave={} if workload.drained else counts_of_loads(plan, shared.left),
     )

@@ -29,7 +29,7 @@ _TERMS = {
     "c_C": "beginning chunks",
     "c_T": "turns of the loop",
     START: "loading R at the beginning",
-    LEAVE: "the last pass over R",
+    LEAVE: "reads for those that wait at the end",
 }
 _ORDERS = {"none": "unsorted", "key": "sorted by key", "frequency": "most wanted keys first"}
 

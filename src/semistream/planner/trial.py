@@ -125,7 +125,8 @@ def worth_trying(
         # A window and a stretch end with a batch.
         seconds = max(policy.window_s, batch / rate) + max(policy.stretch_s, batch / rate)
         speed = (1.0 - policy.cold) * min(rate / best, 1.0)
-        lost = each.prediction.start_s + each.prediction.leave_s + seconds * (1.0 - speed)
+        leave_s = each.outlook.at(seconds * rate).leave_s
+        lost = each.prediction.start_s + leave_s + seconds * (1.0 - speed)
         ratio = prospect.rate(each) / prospect.rate(running)
         is_worth_it = lost < policy.gain(ratio) * max(prospect.seconds_left - seconds, 0.0)
         is_affordable = lost <= left or ratio >= policy.better

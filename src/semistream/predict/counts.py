@@ -49,8 +49,10 @@ class Counts:
     longest_delay: float = 0.0
     #: stream tuples until the operator is at rest: 0 for one that has nothing to learn
     rest: float = 0.0
-    #: operations before the first tuple, named as in `join.stats`: R that is loaded once
+    #: operations before the first tuple, named as in `join.stats`: R that is loaded once; and after the last
+    #: one, beyond what tuples cost: reads for those that still wait
     start: Mapping[str, float] = field(default_factory=dict)
+    leave: Mapping[str, float] = field(default_factory=dict)
 
 
 def chunks_per_tuple(chunk_rows: int, batch: int | None) -> float:

@@ -68,6 +68,8 @@ class Shared:
     #: tuples of each load on average, and waiting on average
     w_S: float
     waiting: float
+    #: loads for those that wait when the stream ends
+    left: float = 0.0
 
 
 def oldest_first(shares: Floats, h_S: float, absent: float = 0.0) -> Shared:
