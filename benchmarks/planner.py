@@ -18,7 +18,8 @@ shorter a stream the more often, and not at all where it takes so long that nois
 A stream without an end: all operators run for a moment; the fastest few and the picks are opened again, warmed up
 until their caches are at rest (or for some seconds), and measured in turns. Half of these turns say which is the
 fastest, the other half how a pick compares with it, turn by turn, and the median counts: the fastest of several noisy
-figures would otherwise be the luckiest of them. "auto" is judged by what it has settled on after its trial.
+figures would otherwise be the luckiest of them. "auto" is judged by what it has settled on after its trial. Batches
+that would take the pick longer than some seconds are cut to these.
 
     python benchmarks/planner.py --data DIR --save DIR     40 settings, about 40 minutes, 10 GB of data
     python benchmarks/planner.py --settings 6              fewer, to see that it runs
@@ -81,6 +82,8 @@ CLOSE, MOST_CLOSE, AGAIN_S, MOST_AGAIN = 1.15, 3, 6.0, 4
 #: a stream is cut to what the pick joins in so many seconds, and to so many batches at least, if these take no longer
 #: than so many seconds
 MOST_WHOLE_S, LEAST_BATCHES, MOST_BATCHES_S = 4.0, 3, 12.0
+#: a batch of a stream without an end is cut to what the pick is said to join in as many seconds, and to this at least
+LEAST_BATCH = 10_000
 #: seconds: a first impression, before and while it is taken; most of a warm-up; a turn
 FIRST_S, FIRST_WARM_S, MOST_WARM_S, TURN_S = 0.3, 0.3, 5.0, 0.4
 TURNS, FINALISTS = 10, 4
@@ -100,7 +103,7 @@ SPEC = JoinSpec.make(KEY, "left")
 def planned(case: Case, master: Master, first: pa.RecordBatch, profile: CostProfile) -> JoinPlan:
     sample = StreamSample(master, SPEC, first.schema)
     sample.add(first)
-    sample.probe(first, case.memory)
+    sample.probe(first, case.memory, direct=case.direct)
     return make_plan(
         master,
         SPEC,
@@ -332,6 +335,10 @@ def turns_for(runners: list[Runner]) -> int:
 
 def measure_at_rest(case: Case, master: Master, data: Data, profile: CostProfile, plan: JoinPlan) -> dict[str, Any]:
     """The rate when everyone has learnt what it will, or had its time for it."""
+    most = int(MOST_WHOLE_S * plan.choice.rate_per_s)
+    if case.batch > max(most, LEAST_BATCH):
+        case = replace(case, batch=max(most, LEAST_BATCH))
+        plan = workable(case, master, planned(case, master, data.stream(case)[0], profile))
     stream = data.stream(case)
     chosen, revisions = settled(case, master, stream, profile)
     contestants: dict[str, tuple[str, dict[str, Any]]] = {

@@ -17,6 +17,7 @@ from semistream.errors import ConfigError
 from semistream.lab.workloads.relation import KEY, MASTER_ROW_BYTES, STREAM_SCHEMA, stream_batches
 from semistream.master.open import open_master
 from semistream.planner.plan import JoinPlan, make_plan
+from semistream.planner.policy import Policy
 from semistream.planner.stream import StreamSample, StreamStatistics
 from semistream.spec import JoinSpec
 
@@ -145,3 +146,17 @@ def test_sizes_do_not_outgrow_the_delay(store: Path) -> None:
     assert tuned.prediction.longest_delay_s > 1.1 * limit
     kept = planned(store, memory, max_delay_s=limit, **within).choice
     assert kept.prediction.longest_delay_s <= limit
+
+
+def test_who_is_at_work_keeps_its_sizes_unless_others_are_worth_a_change(store: Path) -> None:
+    """Else a trial that finds it to be the best would open it anew, with the usual sizes and an empty cache."""
+    policy = Policy()
+    plan = planned(store, R_BYTES // 10, profile=typical_profile(), sizes=0, for_trial=True)
+    usual = plan.of("cachejoin")
+    assert usual is not None
+    for share, is_kept in ((0.2, True), (0.9, False)):
+        running = replace(usual, options={"cache_share": share})
+        kept = plan.keeping(running, policy).of("cachejoin")
+        assert kept is not None
+        assert (dict(kept.options) == {"cache_share": share}) is is_kept
+    assert plan.keeping(usual, policy) is plan

@@ -244,7 +244,7 @@ class AutoJoin(JoinLife):
     def _learn(self, batch: pa.RecordBatch) -> None:
         assert self._sample is not None
         self._sample.add(batch)
-        self._sample.probe(batch, self._total, self._policy.probed_tuples)
+        self._sample.probe(batch, self._total, self._policy.probed_tuples, direct=self._reading.direct)
 
     # --------------------------------------------------------------------------------------- the plan
 
@@ -320,7 +320,9 @@ class AutoJoin(JoinLife):
         ahead_s = self._prospect.seconds_left
         again = not trial.begun and ahead_s >= self._policy.plan_from_s
         sizes = self._policy.most_tried if ahead_s >= self._policy.all_sizes_from_s else 1
-        plan = self._planned(schema, self._join_bytes, sizes=sizes, for_trial=True) if again else trial.plan
+        plan = trial.plan
+        if again:
+            plan = self._planned(schema, self._join_bytes, sizes=sizes, for_trial=True).keeping(chosen, self._policy)
         known = next((each for each in plan.candidates if same(each, chosen)), chosen)
         achieved = self._experience.parts
         trial.learn(known, self._batch, achieved)
@@ -368,8 +370,10 @@ class AutoJoin(JoinLife):
             unmatched = done.unmatched if counts else int(done.finished * self._plan.stream.absent)
             sample.matched(done.finished, unmatched, done.rows_out if self.spec.carries_master else 0)
         schema = self._stream_schema
-        plan = self._planned(schema, self._join_bytes, for_trial=True)
-        mine = next((each for each in plan.candidates if each.algorithm == chosen.algorithm), None)
+        has_time = not chosen.options or self._prospect.seconds_left >= policy.sizes_again_from_s
+        sizes = 1 if has_time else 0
+        plan = self._planned(schema, self._join_bytes, sizes=sizes, for_trial=True).keeping(chosen, policy)
+        mine = plan.of(chosen.algorithm)
         known = chosen if mine is None else mine
         experience.learn(known, done, window.before, window.seconds)
         prospect = replace(self._prospect, running=known)
@@ -378,7 +382,7 @@ class AutoJoin(JoinLife):
         if sample.seen >= policy.sample_says:
             sample.forget()
         if mine is not None and prospect.rate(best) < policy.better * prospect.rate(mine):
-            self._plan, self._chosen = plan, replace(mine, options=chosen.options)
+            self._plan, self._chosen = plan, mine if same(mine, chosen) else chosen
             self._revisions.append(f"{off}; {chosen.algorithm} stays the best")
             return
         self._revisions.append(f"{off}; {best.algorithm} instead of {chosen.algorithm}")

@@ -197,7 +197,7 @@ def _explain_named(
     if sample is not None:
         learnt = StreamSample(join.master, join.spec, schema)
         learnt.add(sample)
-        learnt.probe(sample, join.budget.total)
+        learnt.probe(sample, join.budget.total, direct=join.direct)
         stream = learnt.statistics()
     plan = make_plan(
         join.master,

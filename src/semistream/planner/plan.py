@@ -127,6 +127,17 @@ class JoinPlan:
         """The best candidate of an algorithm."""
         return next((each for each in self.candidates if each.algorithm == algorithm), None)
 
+    def keeping(self, running: Candidate, policy: Policy) -> JoinPlan:
+        """The same, where the operator at work has the sizes that it runs with, unless others are worth a change."""
+        mine = self.of(running.algorithm)
+        if mine is None or dict(mine.options) == dict(running.options):
+            return self
+        kept = Candidate.of(mine.algorithm, mine.situation, self.profile, running.options, mine.horizon)
+        if mine.rate_per_s >= policy.sizes_worth * kept.rate_per_s:
+            return self
+        others = (each for each in self.candidates if each is not mine)
+        return replace(self, candidates=tuple(sorted((kept, *others), key=lambda each: -each.rate_per_s)))
+
 
 def make_plan(
     master: Master,

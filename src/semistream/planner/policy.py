@@ -41,10 +41,11 @@ class Policy:
     #: seconds of work that must be ahead for a plan to be made again, which takes a tenth of a second
     plan_from_s: float = 2.0
     #: sizes other than the usual ones are taken where the prediction says they are worth this factor, and looked for,
-    #: which takes some tenths of a second each, where this many seconds of work are ahead: for the best candidate, and
-    #: for all that are tried
+    #: which takes some tenths of a second each, where this many seconds of work are ahead: for the best candidate; if
+    #: the operator at work has sizes of its own; and for all that are tried
     sizes_worth: float = 1.1
     sizes_from_s: float = 5.0
+    sizes_again_from_s: float = 20.0
     all_sizes_from_s: float = 100.0
 
     #: tuples before the trial and the first check, and how much further off each next check is, at most

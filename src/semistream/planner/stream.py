@@ -101,7 +101,9 @@ class StreamSample:
             codes = codes[valid]
         self._counts.add(codes)
 
-    def probe(self, batch: pa.RecordBatch, budget_bytes: int, tuples: int = Policy.probed_tuples) -> None:
+    def probe(
+        self, batch: pa.RecordBatch, budget_bytes: int, tuples: int = Policy.probed_tuples, *, direct: bool = False
+    ) -> None:
         """Look up to `tuples` up in R, where that is possible without a scan: how many match, and how often.
 
         The join that does it has the whole budget, for the real one is not open yet; where even that is too little
@@ -112,7 +114,7 @@ class StreamSample:
         some = self._drawn(batch, tuples)
         spec = JoinSpec(self._spec.stream_on, self._spec.master_on, "left", ())
         try:
-            with SemiStreamJoin(ALGORITHMS[_LOOK_UP], self._master, spec, budget_bytes) as look_up:
+            with SemiStreamJoin(ALGORITHMS[_LOOK_UP], self._master, spec, budget_bytes, direct=direct) as look_up:
                 rows = sum(found.num_rows for found in look_up.push(some))
                 missing = look_up.stats.unmatched
         except BudgetError:
