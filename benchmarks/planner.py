@@ -13,7 +13,7 @@ batch may be cut as well. Whoever takes longer than the best so far is stopped
 at once, and so is who could reach its time only by joining the rest half as fast again as the best did (a tenth, if it
 promised less than half of the pick's rate); "auto" is stopped at 2.5 times the best, and counts as that. The closest
 ones, the pick and "auto" then run again in turns, as often as each other, and the shortest time of each counts: the
-shorter a stream the more often, and not at all where it takes so long that noise has evened out.
+shorter a stream the more often, and once at least, for a disk changes its speed from one minute to the next.
 
 A stream without an end: all operators run for a moment; the fastest few and the picks are opened again, warmed up
 until their caches are at rest (or for some seconds), and measured in turns. Half of these turns say which is the
@@ -268,7 +268,7 @@ def _turns(race: Race, pick: str) -> list[str]:
     times = {name: seconds for name, seconds in race.times.items() if name not in race.stopped}
     others = [name for name in times if name not in (AUTO, pick) and times[name] <= CLOSE * race.best]
     close = [name for name in (AUTO, pick) if name in times] + sorted(others, key=times.__getitem__)[:MOST_CLOSE]
-    return close * min(round(AGAIN_S / race.best), MOST_AGAIN)
+    return close * max(min(round(AGAIN_S / race.best), MOST_AGAIN), 1)
 
 
 def cut(case: Case, master: Master, data: Data, profile: CostProfile, plan: JoinPlan) -> tuple[Case, JoinPlan]:
