@@ -128,10 +128,10 @@ def test_rounds_give_the_same_rows(tmp_path: Path, how: str, order: str) -> None
 
 
 def test_rows_wait_for_the_end_of_the_batch_only(store: Path) -> None:
-    """Hits come at once, and misses that were gathered are seen to wait until they are swept."""
+    """Hits of what is read part by part come at once, and misses are seen to wait until they are swept."""
     with opened(store) as join:
         list(join.push(batch_of(np.arange(100))))
-        outputs = join.push(batch_of(np.append(np.arange(100), np.arange(20_000, 29_000))))
+        outputs = join.push_parts([batch_of(np.append(np.arange(100), np.arange(20_000, 29_000)))])
         assert next(outputs).num_rows == 100
         assert join.waiting == 0
         next(outputs)

@@ -5,10 +5,11 @@ SWEEPJOIN answers what it can from the cache, then reads, in page order, just th
 Misses are gathered until the batch ends, or until their part of the memory is full. Then they are sorted by key, so
 each page is visited once; neighbouring reads merge where reading the gap is cheaper than a seek, which turns the sweep
 into a scan when most pages are needed. A sweep reads no more than R, whatever the batch. With direct reads the next
-pages are read while those before are joined. The cache holds the keys with the most stream tuples per byte: a missed
-key enters when a frequency sketch has counted it more often than the least frequent cached key, and not by chance, all
-its master tuples at once; a key that R lacks enters without any. Of a history the versions enter that are asked for.
-Counts are halved now and then, so the cache follows the stream. When the budget holds all of R, R is loaded once.
+pages are read while those before are joined, and while rows of hits are made. The cache holds the keys with the most
+stream tuples per byte: a missed key enters when a frequency sketch has counted it more often than the least frequent
+cached key, and not by chance, all its master tuples at once; a key that R lacks enters without any. Of a history the
+versions enter that are asked for. Counts are halved now and then, so the cache follows the stream. When the budget
+holds all of R, R is loaded once.
 
 Needs of R: an index. Every tuple is finished by the push that brought it; nothing waits.
 
@@ -45,6 +46,7 @@ from semistream.engine.output import Tuples
 from semistream.engine.plan import Plan
 from semistream.engine.workplace import Workplace
 from semistream.loops.gathered import GatheredTuples, Gathering, GatheringLoop
+from semistream.loops.late import LateHits
 from semistream.loops.lookup import (
     AskedRuns,
     Group,
@@ -179,24 +181,52 @@ class AdmittingSweep:
         """While the cache takes all keys, pages that are at hand are better visited twice than keys missed twice."""
         return self._pages.mapped and not self._level
 
+    @property
+    def reads_ahead(self) -> bool:
+        """Past the page cache, where there are buffers for it."""
+        return self._pages.reads_ahead
+
     def join(self, chunk: Chunk, ids: Int64s) -> Iterator[pa.RecordBatch]:
         self.asked(chunk.n_rows)
         return self.join_parts(self._work.output.of_chunk(chunk), [(chunk.codes[ids], ids)])
 
-    def join_parts(self, tuples: Tuples, parts: Iterable[Part]) -> Iterator[pa.RecordBatch]:
+    def join_parts(
+        self, tuples: Tuples, parts: Iterable[Part], late: LateHits | None = None
+    ) -> Iterator[pa.RecordBatch]:
         if self._level and self._cache.is_mostly_empty:
             # Keys have left for a cache in front of this one: there is room for all again.
             self._level = 0
-        sweep = Sweep(self._work, self._pages, tuples, parts)
-        with closing(sweep.groups()) as groups:
+        sweep, switched = Sweep(self._work, self._pages, tuples, parts), self._work.stats.switched
+        with closing(sweep.groups(lambda: bool(late))) as groups:
             for group in groups:
+                if group is None:
+                    assert late
+                    yield from late.some()
+                    continue
                 yield from sweep.pairs(group)
                 if group.whole:
-                    self._admit(sweep, group)
+                    yield from self._admit(sweep, group, late)
+        if late is not None:
+            yield from late.rest()
+            self._make_room(self._work.stats.switched - switched)
 
-    def _admit(self, sweep: Sweep, found: Group[AskedRuns]) -> None:
-        """Offer what was read to the cache: all of it until the cache was full once, then what is more frequent."""
+    def _make_room(self, keys: int) -> None:
+        """Have room for as many keys as the last sweep let in: the next one need not evict while rows are late."""
         cache = self._cache
+        if self._level and min(cache.row_room, cache.max_keys - cache.keys) < min(keys, self._usual_eviction):
+            self._evict(0)
+
+    def _evict(self, keys: int) -> None:
+        """Let the least frequent keys go, at least `keys` of them if that is not too many."""
+        cache = self._cache
+        self._level = max(cache.evict_least(max(self._usual_eviction, min(keys, cache.keys // 4))), 1)
+
+    @property
+    def _usual_eviction(self) -> int:
+        return self._cache.keys // 50
+
+    def _admit(self, sweep: Sweep, found: Group[AskedRuns], late: LateHits | None) -> Iterator[pa.RecordBatch]:
+        """Offer what was read to the cache: all of it until the cache was full once, then what is more frequent."""
         estimates = self.sketch.add(found.codes, sweep.asked(found))
         rest = np.flatnonzero(estimates > self._border)
         for _ in range(2):
@@ -208,7 +238,9 @@ class AdmittingSweep:
             rest = rest[estimates[rest] > self._border]
             if len(rest) == 0:
                 return
-            self._level = max(cache.evict_least(max(cache.keys // 50, min(len(rest), cache.keys // 4))), 1)
+            if late is not None:
+                yield from late.rest()
+            self._evict(len(rest))
             rest = rest[estimates[rest] > self._border]
 
     def _offer(self, sweep: Sweep, found: Group[AskedRuns], rest: Int64s, counts: Int64s) -> int:

@@ -150,6 +150,11 @@ class PhysicalSchema:
         return len(self.columns)
 
     @property
+    def is_plain(self) -> bool:
+        """Whether the physical columns are the logical ones: nothing is copied to get from one to the other."""
+        return not self._dressed
+
+    @property
     def has_var(self) -> bool:
         return bool(self.var_columns)
 

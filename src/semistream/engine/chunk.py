@@ -77,6 +77,8 @@ class Chunk:
     matched: Bools = field(repr=False)
     #: which have a null key; empty if none has, or they were let through before
     null: Bools = field(repr=False)
+    #: whether its columns are those of the caller's batch, who keeps them until all rows are made
+    kept: bool = False
 
 
 class Scratch:
@@ -90,6 +92,7 @@ class Scratch:
         self.slots = np.empty(rows, dtype=np.int64)
         self.done = np.empty(rows, dtype=np.int64)
         self.every = np.arange(rows, dtype=np.int64)
+        self.references = np.empty(rows, dtype=np.uint32)
         self.found = np.empty(rows, dtype=np.bool_)
         self.first = np.empty(rows, dtype=np.bool_)
 

@@ -35,6 +35,8 @@ class Encoded:
     codes: Int64s
     arrays: list[pa.Array]
     valid: Bools | None = None
+    #: whether the columns are those of the batch itself, and not made of them
+    in_place: bool = False
 
     @property
     def nulls(self) -> int:
@@ -125,15 +127,15 @@ class Intake:
             # Without a time a tuple matches nothing, as without a key.
             timed = arrays[self._time_at].is_valid().to_numpy(zero_copy_only=False)
             valid = timed if valid is None else valid & timed
-        return Encoded(codes, arrays, valid)
+        return Encoded(codes, arrays, valid, in_place=self.physical.is_plain)
 
-    def chunk(self, tuples: Encoded) -> Chunk:
-        """A chunk of tuples, none of them matched."""
+    def chunk(self, tuples: Encoded, *, held: bool = False) -> Chunk:
+        """A chunk of tuples, none of them matched; `held`: the batch that they are of is there until they are done."""
         rows = len(tuples.codes)
         columns = BatchColumns(self.physical, tuples.arrays, rows)
         matched = np.zeros(rows if self._how != "inner" else 0, dtype=np.bool_)
         null = _NONE if tuples.valid is None else ~tuples.valid
-        return Chunk(rows, tuples.codes, columns, matched, null)
+        return Chunk(rows, tuples.codes, columns, matched, null, kept=held and tuples.in_place)
 
     def waiting(self, tuples: pa.Table, null_keys: bool = False) -> Iterator[Chunk]:
         """Chunks of tuples that wait already: nobody waits with a null key unless `null_keys` says so."""

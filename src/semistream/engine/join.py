@@ -321,6 +321,8 @@ class SemiStreamJoin(JoinLife):
     def _push(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Join batches. When the stream has nothing, or the join is eager, those who wait have their turn."""
         intake, loop, before = self._work.intake, self.loop, self.stats.tuples_in
+        # What is read part by part is not there any more when its rows are made.
+        held = isinstance(batches, list)
         loop.begin_batch()
         try:
             for part in chain.from_iterable(map(intake.parts, batches)):
@@ -332,7 +334,7 @@ class SemiStreamJoin(JoinLife):
                         yield from self._let_through(tuples)
                         tuples = tuples.with_keys()
                 if len(tuples.codes):
-                    chunk = intake.chunk(tuples)
+                    chunk = intake.chunk(tuples, held=held)
                     yield from loop.consume(chunk) if self.shared is None else self._ask(self.shared, chunk, tuples)
                     loop.settle()
             yield from loop.end_batch()

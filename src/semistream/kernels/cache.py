@@ -25,6 +25,8 @@ from semistream.kernels.tuples import hash32
 ROW_HEADER = 4
 ENTRY_BYTES = 16
 EMPTY = -1
+#: what a look-up finds where a key is not cached; no row has such a reference
+MISSED = NIL - 1
 PROBE_TILE = 64
 SWITCHING = np.int64(1) << 62
 COUNT_ONE = np.int64(1) << 32
@@ -130,28 +132,49 @@ def count_request(entries, at):
         entries[2 * at + 1] = meta + COUNT_ONE
 
 
+@njit("int64(int64[::1], int64, int64[::1], uint32[::1], int64[::1], boolean)", cache=True, nogil=True)
+def cache_find(codes, stop, entries, references, misses, counting):
+    """Stream-probing phase, first half: the reference of the first cached row of each stream tuple's key.
+
+    It is NIL where the key is cached as absent, and MISSED where it is not cached; these tuples are listed in `misses`.
+    Returns how many they are.
+    """
+    missed = 0
+    places = np.empty(PROBE_TILE, np.int64)
+    rows = np.empty(PROBE_TILE, np.int64)
+    for i in range(0, stop, PROBE_TILE):
+        tile = min(PROBE_TILE, stop - i)
+        # References from 1 on, for 0 says that the key is absent.
+        find_tile(codes, i, tile, entries, 1, 0, places, rows)
+        for t in range(tile):
+            if rows[t] < 0:
+                references[i + t] = MISSED
+                misses[missed] = i + t
+                missed += 1
+                continue
+            references[i + t] = rows[t] - 1 if rows[t] > 0 else NIL
+            if counting:
+                count_request(entries, places[t])
+    return missed
+
+
 @njit(
-    "int64(int64[::1], int64, int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], boolean[::1], int64[::1],"
-    " int64, boolean)",
+    "int64(uint32[::1], int64, int64[::1], int64[::1], int64[::1], int64[::1], boolean)",
     cache=True,
     nogil=True,
 )
-def cache_probe(codes, stop, entries, arena, cursor, out_ids, out_rows, found, misses, first_only, counting):
-    """Stream-probing phase: pair stream tuples with the cached rows of their key.
+def cache_follow(references, stop, arena, cursor, out_ids, out_rows, first_only):
+    """Second half: pair stream tuples with the cached rows of their key, found before and there since then.
 
-    `cursor`: tuple, row to go on with, misses so far. `found[i]` says the key is cached (perhaps as absent);
-    the others are listed in `misses`. Stops when the pair buffers are full. As entries are, so are the first rows of a
+    `cursor`: tuple, row to go on with. Stops when the pair buffers are full. As entries are, so are the first rows of a
     tile fetched before any is followed.
     """
     filled = 0
     room = out_ids.size
     base = arena[A_BASE]
     shift = arena[A_SHIFT]
-    missed = cursor[2]
     i = cursor[0]
     row = cursor[1]
-    places = np.empty(PROBE_TILE, np.int64)
-    rows = np.empty(PROBE_TILE, np.int64)
     following = np.empty(PROBE_TILE, np.int64)
     while row != 0:
         if filled == room:
@@ -166,39 +189,26 @@ def cache_probe(codes, stop, entries, arena, cursor, out_ids, out_rows, found, m
             i += 1
     while i < stop:
         tile = min(PROBE_TILE, stop - i)
-        find_tile(codes, i, tile, entries, base, shift, places, rows)
         for t in range(tile):
             following[t] = NIL
-            if rows[t] > 0:
-                following[t] = load_u32(rows[t])
+            if references[i + t] < MISSED and not first_only:
+                following[t] = load_u32(base + (np.int64(references[i + t]) << shift))
         for t in range(tile):
-            row = rows[t]
-            if row < 0:
-                misses[missed] = i + t
-                missed += 1
+            if references[i + t] >= MISSED:
                 continue
-            if filled == room and row > 0:
+            if filled == room:
                 cursor[0] = i + t
                 cursor[1] = 0
-                cursor[2] = missed
                 return filled
-            found[i + t] = True
-            if counting:
-                count_request(entries, places[t])
-            if row == 0:
-                continue
             out_ids[filled] = i + t
-            out_rows[filled] = row
+            out_rows[filled] = base + (np.int64(references[i + t]) << shift)
             filled += 1
             reference = following[t]
-            if first_only:
-                reference = NIL
             while reference != NIL:
                 row = base + (reference << shift)
                 if filled == room:
                     cursor[0] = i + t
                     cursor[1] = row
-                    cursor[2] = missed
                     return filled
                 out_ids[filled] = i + t
                 out_rows[filled] = row
@@ -207,7 +217,6 @@ def cache_probe(codes, stop, entries, arena, cursor, out_ids, out_rows, found, m
         i += tile
     cursor[0] = i
     cursor[1] = 0
-    cursor[2] = missed
     return filled
 
 

@@ -212,9 +212,10 @@ def first_valid(row, base, shift, after, before, start, end):
     nogil=True,
 )
 def probe_valid(codes, stop, entries, arena, cursor, out_ids, out_rows, found, misses, counting, times, start, end):
-    """`kernels.cache.cache_probe` for the rows that were valid at the tuple's time, `times[i]`.
+    """`cache_find` and `cache_follow` (`kernels/cache.py`) in one, for rows valid at the tuple's time, `times[i]`.
 
-    A key with SOME of its versions answers for the times of these; other tuples are missed.
+    `cursor`: tuple, row to go on with, misses so far. `found[i]` says that the cache answers; the others are listed in
+    `misses`. A key with SOME of its versions answers for the times of these; other tuples are missed.
     """
     filled = 0
     room = out_ids.size

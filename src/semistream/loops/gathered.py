@@ -1,10 +1,10 @@
 """Looking up all misses of a batch together: they are kept until its end, or until their memory is full.
 
-    chunk -> cache answers what it can -> misses are copied and kept
+    chunk -> cache answers what it can -> misses are kept, as copies where the caller may let their columns go
     end of the batch, or no room for more -> sort once -> one sweep over the pages they need -> unmatched
 
 A sweep per chunk would read a page for every chunk that needs it; past the page cache that is the disk's time. Kept
-tuples leave with the push that brought them.
+tuples leave with the push that brought them. Where R is read ahead, rows of hits are made during the sweep (`late.py`).
 """
 
 from __future__ import annotations
@@ -24,13 +24,17 @@ from semistream.engine.division import Division
 from semistream.engine.facts import MasterFacts, StreamFacts
 from semistream.engine.output import Tuples
 from semistream.engine.workplace import Workplace
+from semistream.loops.late import LateHits
 from semistream.loops.lookup import Finder, LookupLoop, Part
 from semistream.parts.cache import Cache
 
 Int64s = npt.NDArray[np.int64]
+Int32s = npt.NDArray[np.int32]
 
-#: of a kept tuple, besides its columns: its code and its place in the order of codes
-_TUPLE_BYTES = 8 + 8
+#: of a kept tuple, besides its columns: its code, its name, and its place in the order of codes
+_TUPLE_BYTES = 8 + 4 + 8
+#: names are numbers of four bytes
+_MOST_PLACES = 2**31 - 1
 #: of the tuples kept of one chunk: the objects around their columns
 _PIECE_BYTES = 2048
 #: of a tuple in a part of a sweep: code and name, sorted and not, pages and rows of its code
@@ -93,7 +97,7 @@ class Gathering:
 
 
 class GatheredTuples:
-    """Copies of tuples from several chunks, in the bytes of a gathering."""
+    """Tuples from several chunks, in the bytes of a gathering: where they are if the caller keeps them, else copies."""
 
     def __init__(self, work: Workplace, gathering: Gathering) -> None:
         self._work, self._gathering = work, gathering
@@ -105,28 +109,42 @@ class GatheredTuples:
         """Let all of them go."""
         self._codes: list[Int64s] = []
         self._columns: list[BatchColumns] = []
+        #: of each piece, which of its rows
+        self._rows: list[Int32s] = []
         self._used = self._longest = self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def add(self, chunk: Chunk, ids: Int64s) -> bool:
-        """Keep the tuples `ids` of a chunk; False, and nothing is kept, if they do not fit."""
+    def add(self, chunk: Chunk, ids: Int64s, beside: int = 0) -> bool:
+        """Keep the tuples `ids` of a chunk; False, and nothing is kept, if they do not fit with `beside` other bytes.
+
+        A chunk whose columns the caller keeps is not copied.
+        """
         if not len(ids):
             return True
-        longest = max(self._longest, len(ids))
-        marks = longest * (len(self._columns) + 1) if self._marks else 0
+        longest = max(self._longest, chunk.n_rows if chunk.kept else len(ids))
+        places = longest * (len(self._columns) + 1)
+        marks = places if self._marks else 0
         used = self._used + len(ids) * self._gathering.extra + _PIECE_BYTES
-        room = self._gathering.room - used - marks
-        if room <= 0:
+        room = self._gathering.room - used - marks - beside
+        if room <= 0 or places > _MOST_PLACES:
             return False
-        arrays = self._work.output.of_chunk(chunk).take(ids, 0, len(ids), room)
-        if isinstance(arrays, int):
-            return False
-        used += sum(buffer.size for array in arrays for buffer in array.buffers() if buffer is not None)
-        if used + marks > self._gathering.room:
-            return False
-        self._columns.append(BatchColumns(self._work.intake.physical, arrays, len(ids)))
+        if chunk.kept:
+            assert isinstance(chunk.columns, BatchColumns)
+            columns, rows = chunk.columns, ids.astype(np.int32)
+        else:
+            arrays = self._work.output.of_chunk(chunk).take(ids, 0, len(ids), room)
+            if isinstance(arrays, int):
+                return False
+            taken = sum(buffer.size for array in arrays for buffer in array.buffers() if buffer is not None)
+            if taken > room:
+                return False
+            used += taken
+            columns = BatchColumns(self._work.intake.physical, arrays, len(ids))
+            rows = np.arange(len(ids), dtype=np.int32)
+        self._columns.append(columns)
+        self._rows.append(rows)
         self._codes.append(chunk.codes[ids])
         self._used, self._longest, self._count = used, longest, self._count + len(ids)
         return True
@@ -139,25 +157,28 @@ class GatheredTuples:
         return Chunk(self._count, none, columns, matched, np.empty(0, dtype=np.bool_))
 
     def pieces(self) -> Iterator[Int64s]:
-        """Names of the tuples, as they came."""
-        for i, piece in enumerate(self._columns):
-            yield np.arange(i * self._longest, i * self._longest + piece.n_rows, dtype=np.int64)
+        """Names of the tuples that `parts` has given, as they came."""
+        for names in self._rows:
+            yield names.astype(np.int64)
 
     def parts(self) -> Iterator[Part]:
         """Codes and names in the order of codes, in parts that end with a page of R where they can."""
+        names = np.concatenate(self._rows)
+        at = 0
+        for i, rows in enumerate(self._rows):
+            names[at : at + len(rows)] += np.int32(i * self._longest)
+            # The same bytes once more would be too many.
+            self._rows[i] = names[at : at + len(rows)]
+            at += len(rows)
         codes = np.concatenate(self._codes)
         # They are not needed twice: what is sorted takes their place.
         self._codes = []
         order = np.argsort(codes)
-        rows = np.array([piece.n_rows for piece in self._columns])
-        ends = np.cumsum(rows)
-        # What takes a place among all tuples to a name
-        shifts = np.arange(len(rows)) * self._longest - ends + rows
         at = 0
         while at < len(order):
             stop = self._part_end(codes, order, at)
             part = order[at:stop]
-            yield codes[part], part + shifts[np.searchsorted(ends, part, side="right")]
+            yield codes[part], names[part].astype(np.int64)
             at = stop
 
     def _part_end(self, codes: Int64s, order: npt.NDArray[np.intp], at: int) -> int:
@@ -180,11 +201,18 @@ class PartFinder(Finder, Protocol):
     def hurries(self) -> bool:
         """Whether a chunk is better looked up by itself: what it brings into the cache answers the next one."""
 
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether reads go on beside the join, so that there is time for other work."""
+
     def asked(self, count: int) -> None:
         """So many tuples came, with those that the cache answered."""
 
-    def join_parts(self, tuples: Tuples, parts: Iterable[Part]) -> Iterator[pa.RecordBatch]:
-        """Rows of tuples that have a match; parts come in the order of R's pages."""
+    def join_parts(self, tuples: Tuples, parts: Iterable[Part], late: LateHits) -> Iterator[pa.RecordBatch]:
+        """Rows of tuples that have a match; parts come in the order of R's pages.
+
+        There is time for the rows of `late` while R is read; no key leaves the cache before they are made.
+        """
 
 
 class GatheringLoop(LookupLoop):
@@ -195,6 +223,8 @@ class GatheringLoop(LookupLoop):
     def __init__(self, work: Workplace, finder: PartFinder, cache: Cache, gathered: GatheredTuples) -> None:
         super().__init__(work, finder, cache)
         self._gathered = gathered
+        #: hits, where there will be time for them
+        self._late = LateHits(self.front)
         #: whether another cache has answered what comes here: then a key is rarely missed twice in a batch
         self._is_behind = False
 
@@ -206,13 +236,24 @@ class GatheringLoop(LookupLoop):
         super().hand_over(shared)
         self._is_behind = True
 
+    def consume(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+        if not (chunk.kept and self.finder.reads_ahead and self.work.spec.as_of is None):
+            yield from super().consume(chunk)
+            return
+        self._late.find(chunk)
+        yield from self.look_up(chunk, self.front.misses[: self.front.missed].copy())
+
     def look_up(self, chunk: Chunk, ids: Int64s) -> Iterator[pa.RecordBatch]:
         if self.finder.hurries and not self._is_behind:
             yield from super().look_up(chunk, ids)
             return
-        if not self._gathered.add(chunk, ids):
-            yield from self.end_batch()
-            if not self._gathered.add(chunk, ids):
+        gathered, late = self._gathered, self._late
+        while not gathered.add(chunk, ids, late.bytes_held):
+            if late:
+                yield from late.some()
+            elif len(gathered):
+                yield from self.end_batch()
+            else:
                 # Long values: where they are they need no room.
                 yield from super().look_up(chunk, ids)
                 return
@@ -220,14 +261,15 @@ class GatheringLoop(LookupLoop):
 
     def end_batch(self) -> Iterator[pa.RecordBatch]:
         gathered = self._gathered
-        if not len(gathered):
-            return
-        chunk = gathered.as_chunk()
-        yield from self.finder.join_parts(self.work.output.of_chunk(chunk), gathered.parts())
-        for ids in gathered.pieces():
-            yield from self.work.finish(chunk, ids)
-        gathered.clear()
-        self.settle()
+        if len(gathered):
+            chunk = gathered.as_chunk()
+            yield from self.finder.join_parts(self.work.output.of_chunk(chunk), gathered.parts(), self._late)
+            for ids in gathered.pieces():
+                yield from self.work.finish(chunk, ids)
+            gathered.clear()
+            self.settle()
+        yield from self._late.rest()
 
     def give_up(self) -> None:
         self._gathered.clear()
+        self._late.clear()

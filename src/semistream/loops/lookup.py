@@ -15,7 +15,7 @@ The second half of this file is a sweep as a formula.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -153,9 +153,27 @@ class RunSearch:
 
         A code with more pages than fit comes piece after piece; with `oversize` it is left out and noted there.
         """
+        with closing(self._loaded(parts, oversize)) as loaded:
+            for group in loaded:
+                assert group is not None
+                yield group
+
+    def groups_and_pauses(
+        self, parts: Iterable[Runs], has_work: Callable[[], bool]
+    ) -> Generator[Group[Runs] | None, None, None]:
+        """The same, with None where the next group is still being read and the caller has other work."""
+        return self._loaded(parts, None, has_work)
+
+    def _loaded(
+        self, parts: Iterable[Runs], oversize: set[int] | None, has_work: Callable[[], bool] = lambda: False
+    ) -> Generator[Group[Runs] | None, None, None]:
         needed = (each for runs in parts for each in self._needed(runs, oversize))
-        with closing(self._pages.ahead(needed)) as loaded:
-            for each, block in loaded:
+        with closing(self._pages.ahead(needed, has_work)) as loaded:
+            for found in loaded:
+                if found is None:
+                    yield None
+                    continue
+                each, block = found
                 each.runs.find(each.at, each.stop, block, self._reader.fences, self._ordered)
                 yield Group(each.runs, each.at, each.stop, block, each.whole)
 
@@ -228,12 +246,13 @@ class Sweep:
             asking, first, last = asking.taken(present), first[present], last[present]
         return AskedRuns(asking, first, last)
 
-    def groups(self) -> Generator[Group[AskedRuns], None, None]:
-        """Groups of codes, each with the block that holds their rows."""
+    def groups(self, has_work: Callable[[], bool]) -> Generator[Group[AskedRuns] | None, None, None]:
+        """Groups of codes, each with the block that holds their rows; None where there is time for other work."""
         search, stats = RunSearch(self._work, self._pages), self._work.stats
-        with closing(search.groups(self._runs(*part) for part in self._parts)) as groups:
+        runs = (self._runs(*part) for part in self._parts)
+        with closing(search.groups_and_pauses(runs, has_work)) as groups:
             for group in groups:
-                if group.whole:
+                if group is not None and group.whole:
                     stats.iterations += 1
                     stats.master_rows_probed += group.stop - group.at
                 yield group

@@ -9,7 +9,7 @@ Reads past the page cache are made ahead: while one group of pages is joined, th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from itertools import chain, islice
 from typing import TypeVar
 
@@ -76,6 +76,11 @@ class PageGroups:
         #: pages that a group may have
         self.capacity = max(work.disk.bytes_held // held, _LEAST_GROUP) if self.mapped else work.disk.n_pages
 
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether groups are read while another one is used."""
+        return len(self._disks) > 1
+
     def fitting(self, pages: Int64s) -> int:
         """How many of the sorted pages one group takes: gaps that are read over take room as pages do."""
         if self.mapped:
@@ -99,14 +104,17 @@ class PageGroups:
         self.work.copy_read_counts(*self._disks)
         return block
 
-    def ahead(self, groups: Iterable[tuple[Wanted, Int64s]]) -> Generator[tuple[Wanted, PageBlock], None, None]:
+    def ahead(
+        self, groups: Iterable[tuple[Wanted, Int64s]], has_work: Callable[[], bool] = lambda: False
+    ) -> Generator[tuple[Wanted, PageBlock] | None, None, None]:
         """Load one group of fitting pages after another, each with what it is wanted for; valid until the next.
 
-        Close this generator where it is left early: its threads end with it.
+        None comes where the next group is still being read, as long as the caller has other work meanwhile. Close this
+        generator where it is left early: its threads end with it.
         """
         wanted = iter(groups)
         first = list(islice(wanted, 2))
-        if len(self._disks) == 1 or len(first) < 2:
+        if not self.reads_ahead or len(first) < 2:
             for what, pages in chain(first, wanted):
                 yield what, self.load(pages)
             return
@@ -121,5 +129,7 @@ class PageGroups:
                 if not reading:
                     return
                 what, at = reading.popleft()
+                while has_work() and not ahead.is_done(at):
+                    yield None
                 yield what, self._took(self._disks[at], ahead.wait(at))
                 free.append(at)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from select import POLLIN, poll
 from threading import Thread
 from types import TracebackType
 from typing import Any, Self
@@ -53,12 +54,14 @@ class ReadAhead:
         self._process = os.getpid()
         self._ends: list[int] = []
         self._threads: list[Thread] = []
+        self._look = poll()
         # Compiled here: of a thread that fails at it nobody would hear.
         serve_reads.load()
         try:
             self._ends += os.pipe()
             self._ends += os.pipe()
             served, self._asked, self._done, done = self._ends
+            self._look.register(self._done, POLLIN)
             arguments = (served, done, *fixed, addresses, *sizes, *tables)
             for number in range(threads):
                 # Should nobody close this, they end with the process.
@@ -81,11 +84,20 @@ class ReadAhead:
         self._is_done[buffer] = False
         os.write(self._asked, bytes((buffer,)))
 
+    def is_done(self, buffer: int) -> bool:
+        """Whether `wait` would give what was read into a buffer at once."""
+        while not self._is_done[buffer] and self._look.poll(0):
+            self._take_done()
+        return self._is_done[buffer]
+
+    def _take_done(self) -> None:
+        for done in os.read(self._done, len(self._is_done)):
+            self._is_done[done] = True
+
     def wait(self, buffer: int) -> RunRead:
         """What was read into a buffer; valid until it is asked for again."""
         while not self._is_done[buffer]:
-            for done in os.read(self._done, len(self._is_done)):
-                self._is_done[done] = True
+            self._take_done()
         count = self._counts[buffer]
         pages, base = self._pages[buffer, :count], self._base[buffer, :count]
         return self._finish(pages, base, self._results[buffer], self._buffers[buffer])

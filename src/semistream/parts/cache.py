@@ -22,6 +22,8 @@ from semistream.parts.runs import Versions
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+#: what `Cache.find` finds, one per code
+References = npt.NDArray[np.uint32]
 
 MAX_LOAD = 0.75
 _COUNT_CLASSES = 4096
@@ -50,29 +52,52 @@ class Judged(IntEnum):
     ALL = kernel.JUDGE_ALL
 
 
-class ProbeArrays(Protocol):
-    """Work arrays of a probe: pairs, who was found, who was missed."""
+class PairArrays(Protocol):
+    """Work arrays for pairs."""
 
     left: Int64s
     right: Int64s
+
+
+class ProbeArrays(PairArrays, Protocol):
+    """Work arrays of a probe: pairs, who was found, who was missed."""
+
     misses: Int64s
     found: Bools
 
 
-class CacheProbe:
-    """Pairs of stream tuples and cached rows; each `step` fills `work.left` and `work.right` once."""
+class FoundRows:
+    """Pairs of stream tuples and the cached rows that `Cache.find` has found for them.
 
-    def __init__(
-        self, cache: Cache, codes: Int64s, stop: int, work: ProbeArrays, first_only: bool, as_of: AsOf | None
-    ) -> None:
-        work.found[:stop] = False
-        self._stop = stop
+    Each `step` fills `work.left` and `work.right` once.
+    """
+
+    def __init__(self, cache: Cache, references: References, work: PairArrays, first_only: bool) -> None:
+        self._references, self._arena, self._work, self._first_only = references, cache.arena.state, work, first_only
+        self._cursor = np.zeros(2, dtype=np.int64)
+
+    @property
+    def unfinished(self) -> bool:
+        return bool(self._cursor[0] < len(self._references))
+
+    def step(self) -> int:
+        """The next pairs; returns how many."""
+        found, work = self._references, self._work
+        return int(
+            kernel.cache_follow(found, len(found), self._arena, self._cursor, work.left, work.right, self._first_only)
+        )
+
+
+class ValidRows:
+    """Pairs of stream tuples and cached rows that were valid at the tuple's time; found and followed in one."""
+
+    def __init__(self, cache: Cache, codes: Int64s, work: ProbeArrays, as_of: AsOf) -> None:
+        work.found[: len(codes)] = False
+        self._stop = len(codes)
         self._cursor = np.zeros(3, dtype=np.int64)
         arrays = (cache.entries, cache.arena.state, self._cursor, work.left, work.right, work.found, work.misses)
-        self._step = partial(kernel.cache_probe, codes, stop, *arrays, int(first_only), cache.counting)
-        if as_of is not None:
-            bounds = as_of.validity.packed(cache.layout)
-            self._step = partial(validity.probe_valid, codes, stop, *arrays, cache.counting, as_of.times, *bounds)
+        bounds = as_of.validity.packed(cache.layout)
+        self._step = partial(validity.probe_valid, codes, len(codes), *arrays, cache.counting, as_of.times, *bounds)
 
     @property
     def unfinished(self) -> bool:
@@ -80,7 +105,7 @@ class CacheProbe:
 
     @property
     def missed(self) -> int:
-        """Tuples without an entry, listed in `work.misses`."""
+        """Tuples that the cache does not answer, listed in `work.misses`."""
         return int(self._cursor[2])
 
     def step(self) -> int:
@@ -203,11 +228,22 @@ class Cache:
     def is_full(self) -> bool:
         return self.keys >= self.max_keys or self.row_room == 0
 
-    def probing(
-        self, codes: Int64s, stop: int, work: ProbeArrays, first_only: bool, as_of: AsOf | None = None
-    ) -> CacheProbe:
-        """A look-up of `codes[:stop]`, to be made step by step; with `as_of` for rows valid then."""
-        return CacheProbe(self, codes, stop, work, first_only, as_of)
+    def find(self, codes: Int64s, references: References, misses: Int64s) -> int:
+        """Look codes up, for `following`; lists those that are not cached and returns how many they are."""
+        return int(kernel.cache_find(codes, len(codes), self.entries, references, misses, self.counting))
+
+    @staticmethod
+    def found(references: References) -> Bools:
+        """Which of the codes that were looked up are cached, perhaps as absent."""
+        return np.not_equal(references, kernel.MISSED)
+
+    def following(self, references: References, work: PairArrays, first_only: bool) -> FoundRows:
+        """The rows that were found, step by step; no key may leave the cache between `find` and the last step."""
+        return FoundRows(self, references, work, first_only)
+
+    def valid(self, codes: Int64s, work: ProbeArrays, as_of: AsOf) -> ValidRows:
+        """A look-up for rows that were valid at the times of an as-of join, step by step."""
+        return ValidRows(self, codes, work, as_of)
 
     @property
     def form(self) -> RowLayout:

@@ -123,9 +123,10 @@ def _probe_cache(cache: Cache, codes: Int64s) -> Callable[[], int]:
     scratch = Scratch(len(codes))
 
     def run() -> int:
-        probe = cache.probing(codes, len(codes), scratch, False)
-        while probe.unfinished:
-            probe.step()
+        cache.find(codes, scratch.references, scratch.misses)
+        rows = cache.following(scratch.references, scratch, False)
+        while rows.unfinished:
+            rows.step()
         return len(codes)
 
     return run
