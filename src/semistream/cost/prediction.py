@@ -88,7 +88,6 @@ def predict_join(algorithm: Algorithm, plan: Plan[Any], workload: Workload, prof
         "chunks": chunks_per_tuple(division.chunk_rows, workload.batch),
         **found.per_tuple,
     }
-    counts |= deep_counts(algorithm, counts, plan.budget, r.bytes)
     maps = algorithm.pricing.mapped and r.has_index and not r.direct and counts.get("reads", 0.0) > 0
     if maps:
         is_young = math.isfinite(workload.seen)
@@ -96,6 +95,7 @@ def predict_join(algorithm: Algorithm, plan: Plan[Any], workload: Workload, prof
 
     def priced(counts: Mapping[str, float], ahead: bool = False) -> VirtualTime:
         row_bytes = plan.s.width + r.width
+        counts = {**counts, **deep_counts(algorithm, counts, plan.budget, r.bytes)}
         return CostClock(profile).price(
             algorithm, counts, direct=r.direct, parquet=not r.has_index, ahead=ahead, row_bytes=row_bytes
         )
@@ -105,6 +105,7 @@ def predict_join(algorithm: Algorithm, plan: Plan[Any], workload: Workload, prof
     if algorithm.access == "scan" and not workload.drained:
         # Once more round R for those that wait.
         leave = {name: counts.get(name, 0.0) * found.longest_delay for name in _PASS}
+    left = priced(leave, division.reads_ahead)
     turns = counts.get("iterations", 0.0)
     w = 1.0 / turns if turns > 0 else float(workload.batch)
     parts = {"index": division.index, "scratch": division.scratch, "disk buffer": division.buffer, **found.memory}
@@ -123,5 +124,6 @@ def predict_join(algorithm: Algorithm, plan: Plan[Any], workload: Workload, prof
         rest_tuples=found.rest,
         fresh_tuples=_VISITS_PER_PAGE * r.n_pages if maps else 0.0,
         start_s=priced(found.start).seconds if found.start else 0.0,
-        leave_s=priced(leave, division.reads_ahead).seconds if leave else 0.0,
+        # The stream has ended: no thread has anything to do beside the disk phase, unless it reads ahead.
+        leave_s=left.seconds if division.reads_ahead else left.serial_seconds,
     )
