@@ -105,7 +105,6 @@ def predict_join(algorithm: Algorithm, plan: Plan[Any], workload: Workload, prof
     if algorithm.access == "scan" and not workload.drained:
         # Once more round R for those that wait.
         leave = {name: counts.get(name, 0.0) * found.longest_delay for name in _PASS}
-    left = priced(leave, division.reads_ahead)
     turns = counts.get("iterations", 0.0)
     w = 1.0 / turns if turns > 0 else float(workload.batch)
     parts = {"index": division.index, "scratch": division.scratch, "disk buffer": division.buffer, **found.memory}
@@ -124,6 +123,5 @@ def predict_join(algorithm: Algorithm, plan: Plan[Any], workload: Workload, prof
         rest_tuples=found.rest,
         fresh_tuples=_VISITS_PER_PAGE * r.n_pages if maps else 0.0,
         start_s=priced(found.start).seconds if found.start else 0.0,
-        # The stream has ended: no thread has anything to do beside the disk phase, unless it reads ahead.
-        leave_s=left.seconds if division.reads_ahead else left.serial_seconds,
+        leave_s=priced(leave, division.reads_ahead).seconds if leave else 0.0,
     )
