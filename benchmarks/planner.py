@@ -18,8 +18,8 @@ shorter a stream the more often, and once at least, for a disk changes its speed
 A stream without an end: all operators run for a moment; the fastest few and the picks are opened again, warmed up
 until their caches are at rest (or for some seconds), and measured in turns. Half of these turns say which is the
 fastest, the other half how a pick compares with it, turn by turn, and the median counts: the fastest of several noisy
-figures would otherwise be the luckiest of them. "auto" is judged by what it has settled on after its trial. Batches
-that would take the pick longer than some seconds are cut to these.
+figures would otherwise be the luckiest of them. No tuple comes twice. "auto" is judged by what it has settled on after
+its trial. Batches that would take the pick longer than some seconds are cut to these.
 
     python benchmarks/planner.py --data DIR --save DIR     40 settings, about 40 minutes, 10 GB of data
     python benchmarks/planner.py --settings 6              fewer, to see that it runs
@@ -33,7 +33,6 @@ None of these settings is used for calibration: that has data, sizes and budgets
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import math
 import statistics
@@ -89,7 +88,7 @@ FIRST_S, FIRST_WARM_S, MOST_WARM_S, TURN_S = 0.3, 0.3, 5.0, 0.4
 TURNS, FINALISTS = 10, 4
 #: a turn has a whole batch at least: where batches take long there are fewer turns, of about so many seconds in all
 LEAST_TURNS, MOST_TURNS_S = 4, 40.0
-#: how long "auto" may take to settle
+#: how long "auto" may join until it settles
 MOST_TRIAL_S = 45.0
 #: who has less than this part of the fastest rate so far needs no further measurement
 HOPELESS = 0.5
@@ -302,14 +301,13 @@ def _label(candidate: Candidate, mark: str) -> str:
 # ---------------------------------------------------------------------------------- a stream without an end
 
 
-def settled(case: Case, master: Master, stream: list[pa.RecordBatch], profile: CostProfile) -> tuple[Any, list[str]]:
+def settled(case: Case, master: Master, data: Data, profile: CostProfile) -> tuple[Any, list[str]]:
     """What "auto" has chosen when its trial is over, and what it says about it."""
     with opened_auto(case, master, profile) as join:
-        until = time.perf_counter() + MOST_TRIAL_S
-        for batch in itertools.cycle(stream):
+        for batch in data.endless(case):
             for _ in outputs(join, batch, drains=case.micro_batches):
                 pass
-            if not join.on_trial or time.perf_counter() > until:
+            if not join.on_trial or join.seconds > MOST_TRIAL_S:
                 break
         explanation = join.explain()
         return explanation.chosen, list(explanation.revisions)
@@ -318,10 +316,10 @@ def settled(case: Case, master: Master, stream: list[pa.RecordBatch], profile: C
 class Runner(Performance):
     """One operator in one setting, kept open so that it can be measured in turns with others."""
 
-    def __init__(self, name: str, master: Master, case: Case, stream: list[pa.RecordBatch], options: Any) -> None:
+    def __init__(self, name: str, master: Master, case: Case, data: Data, options: Any) -> None:
         self.join = opened(case, master, name, options)
         self._drains = case.micro_batches
-        super().__init__(self._joined, itertools.cycle(stream))
+        super().__init__(self._joined, data.endless(case))
 
     def _joined(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         return outputs(self.join, batch, drains=self._drains)
@@ -339,8 +337,7 @@ def measure_at_rest(case: Case, master: Master, data: Data, profile: CostProfile
     if case.batch > max(most, LEAST_BATCH):
         case = replace(case, batch=max(most, LEAST_BATCH))
         plan = workable(case, master, planned(case, master, data.stream(case)[0], profile))
-    stream = data.stream(case)
-    chosen, revisions = settled(case, master, stream, profile)
+    chosen, revisions = settled(case, master, data, profile)
     contestants: dict[str, tuple[str, dict[str, Any]]] = {
         each.algorithm: (each.algorithm, {})
         for each in plan.candidates
@@ -353,7 +350,7 @@ def measure_at_rest(case: Case, master: Master, data: Data, profile: CostProfile
     first: dict[str, float] = {}
     for name, (algorithm, options) in contestants.items():
         try:
-            runner = Runner(algorithm, master, case, stream, options)
+            runner = Runner(algorithm, master, case, data, options)
         except BudgetError:
             continue
         with runner.join:
@@ -364,7 +361,7 @@ def measure_at_rest(case: Case, master: Master, data: Data, profile: CostProfile
     finalists = sorted((name for name in first if first[name] > HOPELESS * best), key=lambda name: -first[name])
     finalists = finalists[:FINALISTS]
     finalists += [label for label in dict.fromkeys(labels.values()) if label not in finalists]
-    runners = {name: Runner(contestants[name][0], master, case, stream, contestants[name][1]) for name in finalists}
+    runners = {name: Runner(contestants[name][0], master, case, data, contestants[name][1]) for name in finalists}
     for runner in runners.values():
         warm(runner.join, runner.batch, MOST_WARM_S)
     take_turns(list(runners.values()), turns_for(list(runners.values())), TURN_S)

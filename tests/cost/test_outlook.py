@@ -18,7 +18,7 @@ from semistream import build_pages, open_join
 from semistream.algorithms.registry import ALGORITHMS
 from semistream.cost.outlook import Outlook
 from semistream.cost.prediction import Prediction
-from semistream.cost.profile import FIRST_VISIT, UnitCost, paper_profile, typical_profile
+from semistream.cost.profile import FAR, FIRST_VISIT, UnitCost, paper_profile, typical_profile
 from semistream.cost.situation import Situation
 from semistream.lab.workloads.relation import KEY, STREAM_SCHEMA, master_table, stream_batches
 from semistream.master.open import open_master
@@ -156,6 +156,16 @@ def test_what_waits_in_the_end_is_read_for(store: Path) -> None:
         assert grown.leave_s > 0
         assert grown.rest_tuples > tuples
         assert situation.with_workload(drained=True).predict(algorithm, PROFILE).leave_s == 0.0
+
+
+@pytest.mark.parametrize("algorithm", ["hybridjoin", "opcachejoin", "meshjoin"])
+def test_what_is_done_in_the_end_takes_as_long_as_ever(algorithm: str) -> None:
+    """Look-ups in a large H_S go just as far."""
+    keys, seen = zipf(20_000_000, 0.0), 4_000_000.0
+    situation = Situation.sketch(20_000_000, 480_000_000, keys, batch=500_000, direct=True).with_workload(seen=seen)
+    leave_s = situation.predict(algorithm, PROFILE).leave_s
+    near = {name: cost for name, cost in PROFILE.units.items() if not name.startswith(f"{FAR}.")}
+    assert leave_s > 1.2 * situation.predict(algorithm, replace(PROFILE, units=near)).leave_s
 
 
 def priced(seconds: float, hits: float, rest: float = 0.0, start: float = 0.0, leave: float = 0.0) -> Prediction:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from semistream import build_pages
 from semistream.engine.facts import MasterFacts
+from semistream.lab.measure.resident import resident_bytes
 from semistream.lab.workloads.relation import KEY, master_table
 from semistream.loops.pages import reading_needs
 from semistream.master.base import ALIGNMENT, HUGE_PAGE, Bytes, aligned_buffer
@@ -31,24 +33,25 @@ def advised_bytes(buffer: Bytes) -> int:
 
 
 @pytest.mark.skipif(not _HUGE.exists(), reason="this system has no huge pages")
-@pytest.mark.parametrize(
-    ("size", "advised"),
-    [
-        (HUGE_PAGE, HUGE_PAGE),
-        (3 << 20, HUGE_PAGE),
-        (12 << 20, 12 << 20),
-        # The last one is nearly full.
-        ((12 << 20) - ALIGNMENT, (12 << 20) - ALIGNMENT),
-        ((12 << 20) - HUGE_PAGE // 2, 10 << 20),
-    ],
-)
-def test_whole_huge_pages_hold_a_large_buffer(size: int, advised: int) -> None:
+@pytest.mark.parametrize("size", [1 << 16, 2 << 20, 3 << 20, (12 << 20) - ALIGNMENT, (12 << 20) - HUGE_PAGE // 2])
+def test_huge_pages_hold_all_of_a_buffer(size: int) -> None:
     buffer = aligned_buffer(size)
     assert buffer.nbytes == size
     assert buffer.ctypes.data % HUGE_PAGE == 0
     buffer[:] = 7
     assert int(buffer[-1]) == 7
-    assert advised_bytes(buffer) == advised
+    assert advised_bytes(buffer) == size
+
+
+@pytest.mark.skipif(not resident_bytes(os.getpid()), reason="this system does not say what a process holds")
+@pytest.mark.parametrize("size", [1 << 16, HUGE_PAGE // 2, 2 * HUGE_PAGE - HUGE_PAGE // 4])
+def test_what_a_huge_page_has_in_excess_is_given_back(size: int) -> None:
+    count = 32
+    before = resident_bytes(os.getpid())
+    buffers = [aligned_buffer(size) for _ in range(count)]
+    for buffer in buffers:
+        buffer[:] = 1
+    assert resident_bytes(os.getpid()) - before <= count * size + 2_000_000
 
 
 @pytest.mark.parametrize("size", [1, ALIGNMENT, HUGE_PAGE - ALIGNMENT])

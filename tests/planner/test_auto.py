@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,10 +17,10 @@ from semistream.cost.outlook import Outlook
 from semistream.cost.profile import paper_profile, typical_profile
 from semistream.errors import BudgetError, ConfigError, SemiStreamError
 from semistream.lab.workloads.relation import KEY, MASTER_ROW_BYTES, STREAM_SCHEMA, stream_batches
-from semistream.planner import trial
+from semistream.planner import auto, trial
 from semistream.planner.auto import AutoJoin
 from semistream.planner.explain import Explanation
-from semistream.planner.plan import make_plan
+from semistream.planner.plan import JoinPlan, make_plan
 from semistream.planner.policy import Policy
 from semistream.planner.stream import StreamSample
 from semistream.testing import assert_same_rows, reference_join
@@ -145,6 +146,41 @@ def test_an_operator_is_judged_by_what_it_does_at_its_age(store: Path) -> None:
                 join.stats.appended = 2 * join.stats.tuples_in
             parts = [seen.achieved(each, 2_000) for each in (honest, boaster)]
             assert parts[0] == pytest.approx(factor * parts[1], rel=1e-6)
+
+
+def test_a_stretch_in_which_tuples_came_to_wait_is_priced(store: Path) -> None:
+    """An operator that gave tuples back before, and in its stretch none: what was not done is not to its credit."""
+    batches, profile = stream(60_000, 0.0), typical_profile()
+    with open_join("inlj", master=store, on=KEY, memory=BUDGET) as join:
+        plan = make_plan(join.master, join.spec, batches[0].schema, BUDGET, profile=profile, algorithms=["inlj"])
+        seen = trial.Trial(plan, replace(HASTY, pace_s=0.0))
+        list(join.push(batches[0]))
+        join.stats.appended = join.stats.expired = 1_000_000
+        for batch in batches[1:]:
+            seen.is_shown(join)
+            list(join.push(batch))
+        boaster = replace(plan.choice, outlook=Outlook(replace(plan.choice.prediction, c_loop=1e-9)))
+        assert seen.achieved(boaster, 2_000) < 1e-3
+        join.stats.appended += 2_000
+        assert join.stats.has_turned_over
+        assert seen.achieved(boaster, 2_000) == pytest.approx(seen.achieved(plan.choice, 2_000), rel=1e-6)
+
+
+@pytest.mark.parametrize(("share", "plans"), [(1e9, 2), (1e-9, 1)])
+def test_a_plan_for_a_trial_must_be_a_small_part_of_what_is_ahead(
+    store: Path, monkeypatch: pytest.MonkeyPatch, share: float, plans: int
+) -> None:
+    made: list[JoinPlan] = []
+
+    def counted(*given: Any, **more: Any) -> JoinPlan:
+        made.append(make_plan(*given, **more))
+        return made[-1]
+
+    monkeypatch.setattr(auto, "make_plan", counted)
+    policy = replace(HASTY, plan_from_s=0.0, trial_plan_share=share)
+    with open_join("auto", master=store, on=KEY, memory=BUDGET, profile=typical_profile(), policy=policy) as join:
+        joined(join, stream(30_000, 0.5))
+    assert len(made) == plans
 
 
 def test_who_drains_after_every_batch_is_in_micro_batches(table: pa.Table, store: Path) -> None:

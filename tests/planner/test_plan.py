@@ -64,6 +64,14 @@ def test_skew_decides_whether_a_cache_pays(store: Path) -> None:
         assert plan.of(better).rate_per_s > plan.of(worse).rate_per_s  # type: ignore[union-attr]
 
 
+def test_a_short_last_batch_is_finished_by_itself_too(store: Path) -> None:
+    """Five units in batches of two are three batches; a stream that flows, or has no end, is cut by nobody."""
+    ways = {"batch": 20_000, "profile": typical_profile(), "algorithms": ["ssij"]}
+    for drained, horizon, batch in ((True, 50_000, 16_667), (False, 50_000, 20_000), (True, np.inf, 20_000)):
+        plan = planned(store, R_BYTES // 10, micro_batches=drained, horizon=horizon, **ways)
+        assert plan.choice.situation.workload.batch == batch
+
+
 def test_who_waits_too_long_is_refused(store: Path) -> None:
     free = planned(store, R_BYTES // 10, profile=paper_profile())
     limit = free.of("meshjoin").prediction.longest_delay_s / 2  # type: ignore[union-attr]

@@ -88,7 +88,6 @@ def predict_join(algorithm: Algorithm, plan: Plan[Any], workload: Workload, prof
         "chunks": chunks_per_tuple(division.chunk_rows, workload.batch),
         **found.per_tuple,
     }
-    counts |= deep_counts(algorithm, counts, plan.budget, r.bytes)
     maps = algorithm.pricing.mapped and r.has_index and not r.direct and counts.get("reads", 0.0) > 0
     if maps:
         is_young = math.isfinite(workload.seen)
@@ -96,6 +95,7 @@ def predict_join(algorithm: Algorithm, plan: Plan[Any], workload: Workload, prof
 
     def priced(counts: Mapping[str, float], ahead: bool = False) -> VirtualTime:
         row_bytes = plan.s.width + r.width
+        counts = {**counts, **deep_counts(algorithm, counts, plan.budget, r.bytes)}
         return CostClock(profile).price(
             algorithm, counts, direct=r.direct, parquet=not r.has_index, ahead=ahead, row_bytes=row_bytes
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ HORIZON = 5_000_000
 LEAST_MEMORY = 500_000
 #: caches of an R above this would not come to rest while anybody waits
 MOST_ROWS_AT_REST = 5_000_000
-#: of a stream without an end, which then begins again: more than any cache remembers
+#: of a stream without an end that are kept; those behind them are made when they are wanted
 TUPLES = 4_000_000
 _PIECE = 8 << 20
 
@@ -123,11 +124,19 @@ class Data:
         key = (tuples, case.rows, case.skew, case.unmatched, case.batch)
         if key not in self._streams:
             self._streams.clear()
-            self._streams[key] = [
-                _missing(batch, case)
-                for batch in stream_batches(tuples, case.rows, case.skew, 2, batch_rows=case.batch)
-            ]
+            self._streams[key] = list(_made(case, 0, tuples))
         return self._streams[key]
+
+    def endless(self, case: Case) -> Iterator[pa.RecordBatch]:
+        """A stream without an end. No tuple comes again: a cache could otherwise hold every key there is."""
+        yield from self.stream(case)
+        for start in itertools.count(TUPLES, TUPLES):
+            yield from _made(case, start, TUPLES)
+
+
+def _made(case: Case, start: int, tuples: int) -> Iterator[pa.RecordBatch]:
+    batches = stream_batches(tuples, case.rows, case.skew, 2, start=start, batch_rows=case.batch)
+    return (_missing(batch, case) for batch in batches)
 
 
 def _into_page_cache(path: Path) -> None:

@@ -38,8 +38,8 @@ Bytes = npt.NDArray[np.uint8]
 ALIGNMENT = 4096
 #: memory that stands in one piece, where the system has it so
 HUGE_PAGE = 2 << 20
-#: bytes of the last one that may be taken in excess
-_HUGE_EXCESS = HUGE_PAGE // 16
+#: a buffer of so many bytes is worth one
+_HUGE_FROM = 1 << 16
 DEFAULT_PAGE_ROWS = 256
 
 
@@ -106,10 +106,10 @@ class RunRead:
 def aligned_buffer(size: int) -> Bytes:
     """Memory that O_DIRECT accepts: it starts on a multiple of 4096.
 
-    A large one is made of huge pages, as far as whole ones fit, or nearly: a disk is told of every piece of memory that
-    it is to write to, and some virtual disks take longer over that than over the bytes.
+    All but a small one is cut out of huge pages: a disk is told of every piece of memory that it is to write to, and
+    some virtual disks take longer over that than over the bytes. What the last huge page has in excess is given back.
     """
-    if size < HUGE_PAGE:
+    if size < _HUGE_FROM:
         raw = np.empty(size + ALIGNMENT, dtype=np.uint8)
         start = -raw.ctypes.data % ALIGNMENT
         return raw[start : start + size]
@@ -121,9 +121,15 @@ def aligned_buffer(size: int) -> Bytes:
         raise MemoryError(f"the system refuses {size} bytes in one piece") from error
     whole = np.frombuffer(mapping, dtype=np.uint8)
     start = -whole.ctypes.data % HUGE_PAGE
+    end = start + -(-size // HUGE_PAGE) * HUGE_PAGE
     # A system without huge pages refuses, and then they are small.
     with contextlib.suppress(OSError):
-        mapping.madvise(mmap.MADV_HUGEPAGE, start, (size + _HUGE_EXCESS) // HUGE_PAGE * HUGE_PAGE)
+        mapping.madvise(mmap.MADV_HUGEPAGE, start, end - start)
+    used = start + -(-size // ALIGNMENT) * ALIGNMENT
+    if used < end:
+        # A huge page comes as a whole, when it is first written to; what is left of it then stays in one piece.
+        whole[end - HUGE_PAGE] = 0
+        mapping.madvise(mmap.MADV_DONTNEED, used, end - used)
     return whole[start : start + size]
 
 

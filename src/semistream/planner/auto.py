@@ -12,6 +12,7 @@ work goes on with what it has learnt, and a change must promise a quarter more.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -92,6 +93,8 @@ class AutoJoin(JoinLife):
         self._revisions: list[str] = []
         self._experience = Experience()
         self._watch = Watch(self._policy)
+        #: what the last plan took to make
+        self._planning_s = 0.0
         if sample is not None:
             self.start(sample.schema)
 
@@ -256,7 +259,8 @@ class AutoJoin(JoinLife):
         stream = StreamStatistics.assumed(self.master.n_rows) if self._plan is None else self._plan.stream
         if self._sample.seen >= (self._policy.sample_says if stream.seen else 1):
             stream = self._sample.statistics()
-        return make_plan(
+        started = time.perf_counter()
+        plan = make_plan(
             self.master,
             self.spec,
             schema,
@@ -272,6 +276,12 @@ class AutoJoin(JoinLife):
             horizon=math.inf if rough else self._ahead,
             for_trial=for_trial,
         )
+        self._planning_s = time.perf_counter() - started
+        return plan
+
+    def _has_time_to_plan(self, ahead_s: float, share: float) -> bool:
+        """Whether another plan takes no more than this share of the time that is still to come."""
+        return ahead_s >= max(self._policy.plan_from_s, self._planning_s / share)
 
     @property
     def _ahead(self) -> float:
@@ -318,7 +328,7 @@ class AutoJoin(JoinLife):
         assert chosen is not None
         schema = self._stream_schema
         ahead_s = self._prospect.seconds_left
-        again = not trial.begun and ahead_s >= self._policy.plan_from_s
+        again = not trial.begun and self._has_time_to_plan(ahead_s, self._policy.trial_plan_share)
         sizes = self._policy.most_tried if ahead_s >= self._policy.all_sizes_from_s else 1
         plan = trial.plan
         if again:
@@ -358,10 +368,12 @@ class AutoJoin(JoinLife):
         window = self._watch.look(join)
         changed = other_stream(window, chosen, self._plan, sample, experience, policy, counts_unmatched=counts)
         off = changed or other_rate(window, chosen, experience, policy)
-        if self._prospect.seconds_left < policy.plan_from_s:
-            return
+        left_s = self._prospect.seconds_left
         if off is None:
-            self._maybe_try_others()
+            if left_s >= policy.plan_from_s:
+                self._maybe_try_others()
+            return
+        if not self._has_time_to_plan(left_s, policy.new_plan_share):
             return
         if changed is not None:
             self._watch.hurry(join)

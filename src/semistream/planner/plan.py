@@ -169,6 +169,9 @@ def make_plan(
     """
     policy = Policy() if policy is None else policy
     ahead = policy.ahead() if horizon is None else horizon
+    if micro_batches and math.isfinite(ahead):
+        # The last batch may be shorter, and is finished by itself all the same.
+        batch = max(round(ahead / math.ceil(ahead / batch)), 1)
     stream = StreamStatistics.assumed(master.n_rows) if stream is None else stream
     profile = profile_of_machine() if profile is None else profile
     names = list(ALGORITHMS) if algorithms is None else [resolve(name).name for name in algorithms]

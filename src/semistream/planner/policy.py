@@ -38,8 +38,11 @@ class Policy:
     sample_says: int = 10_000
     hottest_keys: int = 64
 
-    #: seconds of work that must be ahead for a plan to be made again, which takes a tenth of a second
+    #: seconds of work that must be ahead for a plan to be made again; and the part of them that this may take, by what
+    #: the last plan took: for a trial, and where the plan has turned out to be off
     plan_from_s: float = 2.0
+    trial_plan_share: float = 0.01
+    new_plan_share: float = 0.05
     #: sizes other than the usual ones are taken where the prediction says they are worth this factor, and looked for,
     #: which takes some tenths of a second each, where this many seconds of work are ahead: for the best candidate; if
     #: the operator at work has sizes of its own; and for all that are tried

@@ -2,7 +2,7 @@
 
 The counts of a prediction are right to some percent, its unit costs to a fifth, and good candidates differ by less than
 that. What a stretch took beside what was predicted for an operator of that age corrects the prediction for all that is
-still to come. Of one that has not given back a single tuple yet, only what it did can be priced: that says how far the
+still to come. Of one that took more tuples in than it gave back, only what it did can be priced: that says how far the
 unit costs are off. The rows that come out are those of the join: nothing is done twice.
 
 A trial costs time: a slower operator works for a while, it loads and leaves, and what the first one has learnt is
@@ -198,10 +198,15 @@ class Trial:
         if self._usual is None:
             self._usual = shown.pace
         seconds = max(shown.seconds * self._usual / shown.pace, 1e-9)
-        self._best = max(self._best, (join.stats.finished - stretch.stats.finished) / seconds)
-        if shown.tuples and (join.stats.has_turned_over or stretch.is_hopeless):
-            return shown.part(running, self._usual)
-        return CostClock(self.plan.profile).since(join, stretch.stats, batch=batch).seconds / seconds
+        done = join.stats - stretch.stats
+        if shown.tuples and (done.has_turned_over or stretch.is_hopeless):
+            part, rate = shown.part(running, self._usual), done.finished / seconds
+        else:
+            # Tuples came to wait and nothing was read for them yet, so they seem to cost little.
+            part = CostClock(self.plan.profile).since(join, stretch.stats, batch=batch).seconds / seconds
+            rate = part * running.outlook.at(shown.before).service_rate_per_s
+        self._best = max(self._best, rate)
+        return part
 
     def next(self) -> Candidate | None:
         """The operator that is to be opened now."""
