@@ -10,7 +10,6 @@ import pytest
 
 from semistream.cost.profile import (
     AHEAD,
-    HIDDEN_AHEAD,
     IO_MODES,
     SYMBOLS,
     CostProfile,
@@ -33,12 +32,12 @@ def test_reads_made_ahead_are_optional(tmp_path: Path) -> None:
     plain = paper_profile()
     assert AHEAD not in plain.io
     assert plain.reads_ahead == plain.io["direct"]
-    assert plain.hidden_ahead == 0.0
+    assert not plain.knows_ahead
     with_it = replace(plain, io={**plain.io, AHEAD: IoCost(*(UnitCost.exactly(value) for value in (1e-5, 1e-5, 3e9)))})
     loaded = CostProfile.load(with_it.save(tmp_path / "profile.json"))
     assert loaded == with_it
     assert loaded.reads_ahead.bytes_per_s.seconds == 3e9
-    assert loaded.hidden_ahead == HIDDEN_AHEAD
+    assert loaded.knows_ahead
 
 
 def test_the_papers_profile_says_where_every_number_comes_from() -> None:

@@ -336,7 +336,8 @@ ALGORITHM = Algorithm(
     options=Options,
     predict=predict,
     paper="ours",
-    pricing=Pricing({**STREAM, **PROBE, **LOOKUP, **OUTPUT, **SWITCH}, mapped=True),
+    # Rows of hits are made while pages are read.
+    pricing=Pricing({**STREAM, **PROBE, **LOOKUP, **OUTPUT, **SWITCH}, mapped=True, hidden_ahead=2 / 3),
     knobs=(BUFFER_KNOB, Knob("gap_bytes", lambda r, m: r.page_bytes, lambda r, m: 4 << 20)),
     needs_index=True,
     shares_cache=True,

@@ -76,7 +76,8 @@ class CostClock:
         terms["c_O"] = (terms["c_O"] + near) * row_bytes / REFERENCE_ROW_BYTES
         phases, overlap = self._phases(pricing, counts, terms), self.profile.overlap(name)
         if mode == AHEAD:
-            phases, overlap = (sum(terms.values()) - terms["c_I/O"], terms["c_I/O"]), self.profile.hidden_ahead
+            phases = sum(terms.values()) - terms["c_I/O"], terms["c_I/O"]
+            overlap = pricing.hidden_ahead if self.profile.knows_ahead else 0.0
         threads, serial = phases, sum(terms.values())
         if mode == "direct" and pricing.threads > 2:
             # A thread that waits for the disk leaves the CPU to the others.

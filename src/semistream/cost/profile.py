@@ -40,8 +40,6 @@ SYMBOLS = {
 IO_MODES = ("direct", "buffered", "mapped", "parquet")
 #: direct reads by threads that go on while the caller joins; where a profile lacks it they are plain direct reads
 AHEAD = "ahead"
-#: part of the shorter one of reading ahead and joining that the other hides, as measured on two virtual cores
-HIDDEN_AHEAD = 1 / 3
 #: no cost but a share: how much of what an algorithm's threads could do side by side they do ("overlap.pcachejoin")
 OVERLAP = "overlap"
 #: what an operation costs more for each doubling, beyond 1 MB, of the tables or pages it goes to ("far.c_H")
@@ -130,9 +128,9 @@ class CostProfile:
         return self.io.get(AHEAD, self.io["direct"])
 
     @property
-    def hidden_ahead(self) -> float:
-        """Part of the shorter one of reading and joining that the other hides; none where nothing was measured."""
-        return HIDDEN_AHEAD if AHEAD in self.io else 0.0
+    def knows_ahead(self) -> bool:
+        """Whether reads made ahead were measured; else none of them is taken to be hidden."""
+        return AHEAD in self.io
 
     def to_json(self) -> dict[str, Any]:
         return {

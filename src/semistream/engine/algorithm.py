@@ -22,13 +22,15 @@ class Pricing:
 
     `seeks` names the counter of reads that need a seek, the others continue the one before; None: all do. `mapped`
     reads use R's pages in place. `threads` is 1, or 2 with the disk phase beside the stream phase, or 3 with the loads
-    beside both.
+    beside both. Where pages are read ahead, the longer one of reading and joining hides a part of the other,
+    `hidden_ahead`, as measured on two virtual cores.
     """
 
     operations: Mapping[str, Counters]
     seeks: str | None = None
     mapped: bool = False
     threads: int = 1
+    hidden_ahead: float = 1 / 3
     stream_phase: frozenset[str] = field(default=frozenset({"c_S", "c_H", "c_AI", "c_C"}))
 
 
