@@ -112,6 +112,22 @@ def test_late_rows_keep_to_the_bytes_for_misses(stores: dict[bool, Path]) -> Non
         assert join.stats.pages_read - before <= (sweeps + 1) * join.master.n_pages
 
 
+def test_hits_alone_keep_to_these_bytes_too(stores: dict[bool, Path]) -> None:
+    """A batch of nothing but hits, whose references would take four times the room that there is."""
+    with opened(stores[False], how="inner") as join:
+        few = pa.record_batch({"k": np.arange(100), "n": np.arange(100), "text": ["t"] * 100})
+        list(join.push(few))
+        room = join.plan.gathering.room
+        many = few.take(pa.array(np.arange(room) % 100))
+        most, rows, late = 0, 0, parts_of(join)[1]
+        expected = int(np.sum(np.arange(room) % 100 % 3 + 1))
+        for output in join.push(many):
+            most, rows = max(most, late.bytes_held), rows + output.num_rows
+        assert rows == expected
+        assert join.stats.cache_misses == 100
+        assert room / 2 < most <= room
+
+
 def test_a_push_that_is_left_alone_goes_on(stores: dict[bool, Path]) -> None:
     batch = stream(12_000, False)
     with opened(stores[False], how="inner") as join:

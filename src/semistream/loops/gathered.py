@@ -149,6 +149,11 @@ class GatheredTuples:
         self._used, self._longest, self._count = used, longest, self._count + len(ids)
         return True
 
+    def leaves_room(self, beside: int) -> bool:
+        """Whether there is room for so many other bytes."""
+        marks = self._longest * len(self._columns) if self._marks else 0
+        return self._used + marks + beside <= self._gathering.room
+
     def as_chunk(self) -> Chunk:
         """All of them as a chunk, whose tuples are named by `pieces` and `parts`."""
         columns = StackedColumns(self._columns)
@@ -240,8 +245,11 @@ class GatheringLoop(LookupLoop):
         if not (chunk.kept and self.finder.reads_ahead and self.work.spec.as_of is None):
             yield from super().consume(chunk)
             return
-        self._late.find(chunk)
+        late = self._late
+        late.find(chunk)
         yield from self.look_up(chunk, self.front.misses[: self.front.missed].copy())
+        while late and not self._gathered.leaves_room(late.bytes_held):
+            yield from late.some()
 
     def look_up(self, chunk: Chunk, ids: Int64s) -> Iterator[pa.RecordBatch]:
         if self.finder.hurries and not self._is_behind:
