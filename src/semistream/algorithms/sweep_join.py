@@ -197,7 +197,7 @@ class AdmittingSweep:
             # Keys have left for a cache in front of this one: there is room for all again.
             self._level = 0
         sweep, switched = Sweep(self._work, self._pages, tuples, parts), self._work.stats.switched
-        with closing(sweep.groups(lambda: bool(late))) as groups:
+        with closing(sweep.groups_and_pauses(lambda: bool(late))) as groups:
             for group in groups:
                 if group is None:
                     assert late

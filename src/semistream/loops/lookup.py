@@ -246,8 +246,15 @@ class Sweep:
             asking, first, last = asking.taken(present), first[present], last[present]
         return AskedRuns(asking, first, last)
 
-    def groups(self, has_work: Callable[[], bool]) -> Generator[Group[AskedRuns] | None, None, None]:
-        """Groups of codes, each with the block that holds their rows; None where there is time for other work."""
+    def groups(self) -> Generator[Group[AskedRuns], None, None]:
+        """Groups of codes, each with the block that holds their rows."""
+        with closing(self.groups_and_pauses(lambda: False)) as groups:
+            for group in groups:
+                assert group is not None
+                yield group
+
+    def groups_and_pauses(self, has_work: Callable[[], bool]) -> Generator[Group[AskedRuns] | None, None, None]:
+        """The same, with None where the next group is still being read and the caller has other work."""
         search, stats = RunSearch(self._work, self._pages), self._work.stats
         runs = (self._runs(*part) for part in self._parts)
         with closing(search.groups_and_pauses(runs, has_work)) as groups:
