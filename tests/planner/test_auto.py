@@ -359,7 +359,10 @@ def test_who_says_that_it_drains_gets_a_plan_for_it_at_once(store: Path) -> None
 
 
 def test_a_sample_is_taken_again_when_it_is_worth_its_sort(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small batches are sampled more rarely: what a sample costs depends on its keys, not on the batch."""
+    """Small batches are sampled more rarely: what a sample costs depends on its keys, not on the batch.
+
+    Nor is a stream sampled again whose plan would not be made anew.
+    """
     taken = []
     add = StreamSample.add
 
@@ -370,15 +373,16 @@ def test_a_sample_is_taken_again_when_it_is_worth_its_sort(store: Path, monkeypa
     monkeypatch.setattr(StreamSample, "add", counted)
     batches = stream(64_000, 1.0)
     numbers = []
-    for tuples_per_key in (0, 100):
+    for tuples_per_key, horizon in ((0, Policy.horizon), (100, Policy.horizon), (0, 64_000)):
         taken.clear()
-        policy = replace(WITHOUT_CLOCK, sampled_batches=2, sampled_tuples_per_key=tuples_per_key)
+        policy = replace(WITHOUT_CLOCK, sampled_batches=2, sampled_tuples_per_key=tuples_per_key, horizon=horizon)
         with open_join("auto", master=store, on=KEY, memory=BUDGET, profile=typical_profile(), policy=policy) as join:
             joined(join, batches)
             keys = policy.sample_bytes(BUDGET, 0) // 64
         numbers.append(len(taken))
     assert numbers[0] == 1 + len(batches) // 2
     assert numbers[1] == 1 + 64_000 // (2_000 * (-(-100 * keys // 4_000) * 2))
+    assert numbers[2] == 1
 
 
 def test_a_small_budget_sees_the_skew_of_the_first_batch(store: Path) -> None:

@@ -77,6 +77,12 @@ class JoinLife(ABC):
             shape = self._shape_for(batches)
             return self._take_on("push", self._push([shape.fitted(each) for each in batches]))
 
+    def push_checked(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Join a batch that has gone through `push` of a join around this one, with the same schema."""
+        with self._turn:
+            self._require_idle()
+            return self._take_on("push", self._push([batch]))
+
     @abstractmethod
     def _shape_for(self, batches: list[pa.RecordBatch]) -> StreamShape:
         """What every batch must look like; the schema of the very first one decides it."""

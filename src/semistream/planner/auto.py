@@ -124,7 +124,7 @@ class AutoJoin(JoinLife):
         self._look_at(filled[0], sum(batch.num_rows for batch in filled))
         for batch in filled:
             join, trial = self._operator(), self._trial
-            yield from join.push(batch)
+            yield from join.push_checked(batch)
             shown = trial is not None and trial.is_shown(join)
             if trial is not None and shown and (trial.begun or join.stats.tuples_in >= self._policy.first_check):
                 yield from self._try(trial)
@@ -232,7 +232,8 @@ class AutoJoin(JoinLife):
         if self._batches % policy.sampled_batches or self._unsampled < policy.sampled_tuples_per_key * keys:
             return False
         self._unsampled = 0
-        return True
+        # Nobody would ask: there is no time for another plan.
+        return self._prospect.seconds_left >= policy.plan_from_s
 
     @property
     def _join_bytes(self) -> int:
