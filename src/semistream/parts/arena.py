@@ -113,7 +113,8 @@ class Arena:
         length = max(self.extents_total * extent, extent)
         self._bytes = _anonymous(length) if memory is None else memory
         shift = 0
-        while length >> shift > NIL:
+        # No slot has one of the two largest references: these say that there is no row, or that nobody knows.
+        while length >> shift >= NIL:
             shift += 1
         self.shift = shift
         self.state = np.array(
