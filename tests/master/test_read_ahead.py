@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -35,14 +36,14 @@ def groups_of(n_pages: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("direct", [False, True])
-@pytest.mark.parametrize("threads", [1, 3])
-def test_threads_read_what_one_call_reads(master: PageMaster, direct: bool, threads: int) -> None:
+@pytest.mark.parametrize("readers", [1, 3])
+def test_threads_read_what_one_call_reads(master: PageMaster, direct: bool, readers: int) -> None:
     columns = ["word", "k", "list"]
     with master.open(columns, direct) as reader, master.open(columns, direct) as other:
         size = reader.buffer_bytes(4 * PAGES)
         buffers, plain = [aligned_buffer(size) for _ in range(4)], aligned_buffer(size)
         groups = groups_of(master.n_pages)
-        with reader.read_ahead(buffers, PAGES, 1 << 12, threads) as ahead:
+        with reader.read_ahead(buffers, PAGES, 1 << 12, readers) as ahead:
             for first in range(0, len(groups), 4):
                 four = groups[first : first + 4]
                 for buffer, pages in enumerate(four):
@@ -53,6 +54,32 @@ def test_threads_read_what_one_call_reads(master: PageMaster, direct: bool, thre
                     assert (found.pages, found.reads, found.bytes) == (expected.pages, expected.reads, expected.bytes)
                     assert found.block.pages.tolist() == pages.tolist()
                     assert_same_table(block_table(reader, found.block), block_table(other, expected.block))
+
+
+PINGS = """
+import sys
+import numpy as np
+from semistream.master.base import aligned_buffer
+from semistream.master.open import open_master
+
+master = open_master(sys.argv[1])
+with master.open(["k"]) as reader:
+    buffers = [aligned_buffer(reader.buffer_bytes(1)) for _ in range(4)]
+    for _ in range(20):
+        with reader.read_ahead(buffers, 1, 0, 3) as ahead:
+            for page in range(100):
+                for buffer in range(4):
+                    ahead.ask(buffer, np.array([page + buffer]))
+                for buffer in range(4):
+                    assert ahead.wait(buffer).block.pages.tolist() == [page + buffer]
+"""
+
+
+def test_threads_share_no_memory_of_their_own(master: PageMaster) -> None:
+    """What one thread has freed another one gets at once: where a thread works with freed memory, they disturb it."""
+    tunables = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=1:glibc.malloc.tcache_count=0"}
+    command = [sys.executable, "-c", PINGS, str(master.path)]
+    subprocess.run(command, env={**os.environ, **tunables}, check=True, timeout=60)
 
 
 def test_refusals(master: PageMaster) -> None:
@@ -122,7 +149,11 @@ def test_a_forked_process_leaves_the_threads_alone(master: PageMaster) -> None:
             read.start()
             read.join(60)
             assert not read.is_alive()
-        assert not [thread for thread in threading.enumerate() if thread.name.startswith("semistream reader")]
+        assert not [
+            thread
+            for thread in threading.enumerate()
+            if thread.name.startswith(("semistream reader", "semistream checker"))
+        ]
 
 
 def _read_again(ahead: ReadAhead) -> None:

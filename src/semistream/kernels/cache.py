@@ -369,12 +369,20 @@ def cache_drop_overgrown(table):
 
 @njit("void(int64[::1], int64[::1])", cache=True, nogil=True)
 def cache_count_histogram(entries, histogram):
-    """Keys of each count; the last class takes all larger counts. Rows are not visited: one sequential pass."""
+    """Keys of each count; the last class takes all larger counts. Rows are not visited: one sequential pass.
+
+    Nothing is branched on: whether a place is empty cannot be foreseen.
+    """
     histogram[:] = 0
+    last = histogram.size - 1
+    unseen = np.int64(0)
     for at in range(entries.size >> 1):
         meta = entries[2 * at + 1]
-        if meta != EMPTY and meta & SWITCHING == 0:
-            histogram[min((meta >> 32) & COUNT_MASK, histogram.size - 1)] += 1
+        # An empty place has all bits set, this one too.
+        hidden = (meta >> 62) & 1
+        unseen += hidden
+        histogram[min(((meta >> 32) & COUNT_MASK) | (-hidden & COUNT_MASK), last)] += 1
+    histogram[last] -= unseen
 
 
 @njit(f"int64({CACHE}, int64, int64, int64)", cache=True, nogil=True)
@@ -391,11 +399,12 @@ def cache_evict(table, below, chance, salt):
     at = 0
     while at < entries.size >> 1:
         meta = entries[2 * at + 1]
-        if meta == EMPTY or meta & SWITCHING != 0:
+        count = (meta >> 32) & COUNT_MASK
+        # True of most, of empty places too: whether a place is empty cannot be foreseen.
+        if count > below:
             at += 1
             continue
-        count = (meta >> 32) & COUNT_MASK
-        if count < below or (count == below and hash32(entries[2 * at] ^ salt) < chance):
+        if meta & SWITCHING == 0 and (count < below or hash32(entries[2 * at] ^ salt) < chance):
             state[C_ROWS] -= free_rows(meta & NIL, arena_at, pool_at, blocks_at, chain)
             state[C_KEYS] -= 1
             _cache_delete(entries_at, size, at)

@@ -28,8 +28,8 @@ Wanted = TypeVar("Wanted")
 #: reading a gap of this many bytes costs about as much as a seek
 DEFAULT_GAP_BYTES = 128 << 10
 _LEAST_GROUP = 64
-#: disk buffers where pages are read ahead: one is joined, each of the others has a thread that fills it
-AHEAD_BUFFERS = 4
+#: disk buffers where pages are read ahead: one is joined, one is checked, and two are filled, by a thread each
+AHEAD_BUFFERS, READERS = 4, 2
 #: pages that each of them must hold to be worth it, bytes that it has at most, and the budget's part for all
 _LEAST_AHEAD, _MOST_BUFFER, _AHEAD_SHARE = 4, 27 << 17, 0.1125
 #: part of them that is given up so that huge pages hold all of the rest
@@ -121,7 +121,7 @@ class PageGroups:
         wanted = chain(first, wanted)
         free, reading = deque(range(len(self._disks))), deque[tuple[Wanted, int]]()
         buffers, most = [disk.buffer for disk in self._disks], self._disks[0].n_pages
-        with self.work.reader.read_ahead(buffers, most, self._gap_bytes, len(buffers) - 1) as ahead:
+        with self.work.reader.read_ahead(buffers, most, self._gap_bytes, READERS) as ahead:
             while True:
                 for what, pages in islice(wanted, len(free)):
                     ahead.ask(free[0], pages)

@@ -184,10 +184,10 @@ class PageReader(ABC):
         """
         raise _no_index("read_runs")
 
-    def read_ahead(self, buffers: Sequence[Bytes], n_pages: int, gap_bytes: int, threads: int) -> ReadAhead:
-        """So many threads that do what `read_runs` does, for up to `n_pages` pages at once, into buffers of equal size.
+    def read_ahead(self, buffers: Sequence[Bytes], n_pages: int, gap_bytes: int, readers: int) -> ReadAhead:
+        """Threads that do what `read_runs` does, for up to `n_pages` pages at once, into buffers of equal size.
 
-        Close it before the reader.
+        So many read, and one more checks what they have read. Close it before the reader.
         """
         raise _no_index("read_ahead")
 

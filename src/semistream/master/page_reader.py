@@ -232,12 +232,13 @@ class PageStoreReader(PageReader):
         base, result = self._fetch(pages, buffer, gap_bytes)
         return self._run_read(pages.copy(), base, result, buffer)
 
-    def read_ahead(self, buffers: Sequence[Bytes], n_pages: int, gap_bytes: int, threads: int) -> ReadAhead:
+    def read_ahead(self, buffers: Sequence[Bytes], n_pages: int, gap_bytes: int, readers: int) -> ReadAhead:
         self._require_ready(buffers[0])
         index = self._index
-        fixed = self._fds, index.borders, index.shifts, index.starts, index.sums
+        files = self._fds, index.borders, index.shifts, index.starts
+        sums = index.starts, index.sums
         sizes = buffers[0].nbytes, gap_bytes, self._align
-        return ReadAhead(self._chosen, self._finished_run, fixed, sizes, buffers, n_pages, threads)
+        return ReadAhead(self._chosen, self._finished_run, files, sums, sizes, buffers, n_pages, readers)
 
     def _finished_run(self, pages: Int64s, base: Int64s, result: Int64s, buffer: Bytes) -> RunRead:
         """What another thread has read and verified."""

@@ -2,7 +2,8 @@
 
     caller:    ask(0, pages)  ask(1, ..)  ask(2, ..)   wait(0) -> block  ...  ask(0, ..)   wait(1) -> block
                    | pipe                                 ^ pipe
-    threads:       read, check -------------------------- done
+    a thread:      read ------ pipe                       |
+    another:                    +-> check --------------- done
 
 A thread that needed the lock after every read would get it when the caller lets go of it, which may take milliseconds,
 and the disk would rest meanwhile.
@@ -19,7 +20,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from semistream.kernels.ahead import END, RESULTS, serve_reads
+from semistream.kernels.ahead import END, RESULTS, serve_checks, serve_reads
 from semistream.master.base import Bytes, Int64s, RunRead
 
 #: pages, where they are in memory, results of the kernel, buffer -> what was read, or an error
@@ -27,21 +28,22 @@ Finish = Callable[[Int64s, Int64s, Int64s, Bytes], RunRead]
 
 
 class ReadAhead:
-    """Reads into buffers of equal size, each of at most `n_pages` pages; `threads` reads are on their way at once.
+    """Reads into buffers of equal size, each of at most `n_pages` pages; `readers` reads are on their way at once.
 
-    `choose` refuses pages that R has not; `fixed` and `sizes` are what `serve_reads` is told of R's files, and of
-    buffers, gaps and alignment.
+    `choose` refuses pages that R has not; `files` and `sizes` are what `serve_reads` is told of R's files, and of
+    buffers, gaps and alignment; `sums` are where R's pages start and their checksums.
     """
 
     def __init__(
         self,
         choose: Callable[[Int64s], Int64s],
         finish: Finish,
-        fixed: tuple[Any, ...],
+        files: tuple[Any, ...],
+        sums: tuple[Any, ...],
         sizes: tuple[int, int, int],
         buffers: Sequence[Bytes],
         n_pages: int,
-        threads: int,
+        readers: int,
     ) -> None:
         self._choose, self._finish, self._buffers = choose, finish, list(buffers)
         shape = len(buffers), n_pages
@@ -50,31 +52,39 @@ class ReadAhead:
         self._results = np.zeros((len(buffers), RESULTS), dtype=np.int64)
         self._is_done = [False] * len(buffers)
         addresses = np.array([buffer.ctypes.data for buffer in buffers], dtype=np.int64)
-        tables = self._pages, self._counts, self._base, self._results
         self._process = os.getpid()
         self._ends: list[int] = []
-        self._threads: list[Thread] = []
+        self._readers: list[Thread] = []
+        self._checker: list[Thread] = []
         self._look = poll()
         # Compiled here: of a thread that fails at it nobody would hear.
         serve_reads.load()
+        serve_checks.load()
         try:
-            self._ends += os.pipe()
-            self._ends += os.pipe()
-            served, self._asked, self._done, done = self._ends
+            for _ in range(3):
+                self._ends += os.pipe()
+            served, self._asked, checked, self._read, self._done, done = self._ends
             self._look.register(self._done, POLLIN)
-            arguments = (served, done, *fixed, addresses, *sizes, *tables)
-            for number in range(threads):
-                # Should nobody close this, they end with the process.
-                thread = Thread(target=self._serve, args=arguments, name=f"semistream reader {number}", daemon=True)
-                thread.start()
-                self._threads.append(thread)
+            found = self._base, self._results
+            checks = checked, done, *sums, self._pages, *found
+            reads = served, self._read, *files, addresses, *sizes, self._pages, self._counts, *found
+            self._start(self._checker, "checker", serve_checks, checks)
+            for _ in range(readers):
+                self._start(self._readers, "reader", serve_reads, reads)
         except BaseException:
             self.close()
             raise
 
-    def _serve(self, *arguments: Any) -> None:
+    def _start(self, threads: list[Thread], name: str, serve: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        # Should nobody close this, they end with the process.
+        name = f"semistream {name} {len(threads)}"
+        thread = Thread(target=self._serve, args=(serve, arguments), name=name, daemon=True)
+        thread.start()
+        threads.append(thread)
+
+    def _serve(self, serve: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         """As a method it keeps the buffers alive that are named by addresses only."""
-        serve_reads(*arguments)
+        serve(*arguments)
 
     def ask(self, buffer: int, pages: Int64s) -> None:
         """Have sorted pages read into a buffer, as many as fit; what it held before is lost."""
@@ -107,13 +117,18 @@ class ReadAhead:
         # A process that was forked meanwhile has the pipes too. So the threads are told to end, which closing the pipes
         # might not do; and by their own process only.
         if os.getpid() == self._process:
-            for _ in self._threads:
-                os.write(self._asked, bytes((END,)))
-            for thread in self._threads:
-                thread.join()
+            self._end(self._readers, self._asked)
+            self._end(self._checker, self._read)
         for end in self._ends:
             os.close(end)
-        self._threads, self._ends = [], []
+        self._readers, self._checker, self._ends = [], [], []
+
+    @staticmethod
+    def _end(threads: list[Thread], pipe: int) -> None:
+        for _ in threads:
+            os.write(pipe, bytes((END,)))
+        for thread in threads:
+            thread.join()
 
     def __enter__(self) -> Self:
         return self

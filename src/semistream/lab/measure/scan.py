@@ -13,13 +13,14 @@ import numpy as np
 
 from semistream.errors import StoreError
 from semistream.lab.measure.turns import Performance
+from semistream.loops.pages import AHEAD_BUFFERS, READERS
 from semistream.master.base import aligned_buffer
 from semistream.master.files import open_file
 from semistream.master.pages import PageMaster
 
 PIECE_BYTES = 4 << 20
-#: of a scan that checks its pages, as a join with 120 MB has them: buffers, and bytes of each
-BUFFERS, BUFFER_BYTES = 4, 3 << 20
+#: of a disk buffer of a scan that checks its pages, as a join with 120 MB has them
+BUFFER_BYTES = 3 << 20
 
 
 def scan_seconds(paths: Sequence[Path], readers: int = 1, piece_bytes: int = PIECE_BYTES) -> float:
@@ -49,13 +50,13 @@ def _read(pieces: Sequence[tuple[int, int]], piece_bytes: int) -> int:
 def checked_scan_seconds(master: PageMaster) -> float:
     """Seconds to read all pages of R as a join does that reads ahead: checked, by its threads, into its buffers."""
     with master.open(master.schema.names, direct=True) as reader:
-        memory, size = aligned_buffer(BUFFERS * BUFFER_BYTES), BUFFER_BYTES
-        buffers = [memory[size * i : size * (i + 1)] for i in range(BUFFERS)]
+        memory, size = aligned_buffer(AHEAD_BUFFERS * BUFFER_BYTES), BUFFER_BYTES
+        buffers = [memory[size * i : size * (i + 1)] for i in range(AHEAD_BUFFERS)]
         every = np.arange(master.n_pages, dtype=np.int64)
         most = reader.fitting(every, size, 0)
         started = time.perf_counter()
-        with reader.read_ahead(buffers, most, 0, BUFFERS - 1) as ahead:
-            free, reading, at = list(range(BUFFERS)), deque[int](), 0
+        with reader.read_ahead(buffers, most, 0, READERS) as ahead:
+            free, reading, at = list(range(AHEAD_BUFFERS)), deque[int](), 0
             while True:
                 while free and at < len(every):
                     pages = every[at : at + most]
