@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -80,6 +81,37 @@ def test_threads_share_no_memory_of_their_own(master: PageMaster) -> None:
     tunables = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=1:glibc.malloc.tcache_count=0"}
     command = [sys.executable, "-c", PINGS, str(master.path)]
     subprocess.run(command, env={**os.environ, **tunables}, check=True, timeout=60)
+
+
+def test_no_more_pipes_or_threads(master: PageMaster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is the system's, and nothing stays open."""
+    with master.open(["k"]) as reader:
+        buffers = [aligned_buffer(reader.buffer_bytes(1))]
+        before, threads, made = sorted(os.listdir("/proc/self/fd")), threading.active_count(), os.pipe
+
+        def one_pipe() -> tuple[int, int]:
+            monkeypatch.setattr(os, "pipe", no_pipe)
+            return made()
+
+        def no_pipe() -> tuple[int, int]:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        monkeypatch.setattr(os, "pipe", one_pipe)
+        with pytest.raises(OSError, match="Too many open files"):
+            reader.read_ahead(buffers, 1, 0, 2)
+        monkeypatch.setattr(os, "pipe", made)
+        start = threading.Thread.start
+
+        def second_fails(thread: threading.Thread) -> None:
+            if thread.name == "semistream reader 1":
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", second_fails)
+        with pytest.raises(RuntimeError, match="can't start"):
+            reader.read_ahead(buffers, 1, 0, 2)
+        assert sorted(os.listdir("/proc/self/fd")) == before
+        assert threading.active_count() == threads
 
 
 def test_refusals(master: PageMaster) -> None:

@@ -54,6 +54,7 @@ class ReadAhead:
         addresses = np.array([buffer.ctypes.data for buffer in buffers], dtype=np.int64)
         self._process = os.getpid()
         self._ends: list[int] = []
+        self._asked = self._read = -1
         self._readers: list[Thread] = []
         self._checker: list[Thread] = []
         self._look = poll()
