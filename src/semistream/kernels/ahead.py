@@ -17,7 +17,11 @@ RESULTS = 6
 
 @njit("int64(int64, uint8[::1])", cache=True, nogil=True)
 def next_byte(pipe, word):
-    """Wait for a byte of a pipe; END too when nobody will write any more."""
+    """Wait for a byte of a pipe; END too when nobody will write any more.
+
+    `word` is an array, not its address: numba frees an array whose name is not used again, and another thread would
+    get its memory.
+    """
     while True:
         got = native_read(pipe, address_of(word), 1)
         if got == 0:
