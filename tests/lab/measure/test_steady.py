@@ -11,7 +11,18 @@ import pytest
 from semistream import open_join
 from semistream.algorithms.registry import ALGORITHMS
 from semistream.engine.join import SemiStreamJoin
-from semistream.lab.measure.steady import Round, Warmed, at_rest, batch_rows, cached_rows, run_steady, warm, warm_up_of
+from semistream.engine.share import MovingShare
+from semistream.lab.measure.steady import (
+    Round,
+    Warmed,
+    at_rest,
+    batch_rows,
+    cache_limit,
+    cached_rows,
+    run_steady,
+    warm,
+    warm_up_of,
+)
 from semistream.lab.workloads.relation import KEY, STREAM_SCHEMA, SyntheticMaster, SyntheticStream
 from semistream.lab.workloads.workload import Reading
 from semistream.master.memory import MemoryMaster
@@ -91,6 +102,43 @@ def test_a_cache_that_learns_ever_more_slowly_is_not_at_rest() -> None:
     rounds = [Round(hit, 1000, 500, 10_000) for hit in hits]
     assert not at_rest(rounds[:2], rounds[2:])
     assert at_rest([Round(0.70, 1000, 500, 10_000)] * 2, [Round(0.705, 1010, 510, 10_000)] * 2)
+
+
+def test_a_cache_that_was_given_other_bytes_is_not_at_rest() -> None:
+    small, large = Round(0.0, 1000, 500, 10_000, limit=1000), Round(0.0, 1000, 500, 10_000, limit=2000)
+    assert at_rest([small] * 2, [small] * 2)
+    assert not at_rest([large, small], [small] * 2)
+    assert not at_rest([small] * 2, [small, large])
+
+
+@pytest.mark.parametrize("times", [1, 100])
+def test_turns_in_which_the_tables_were_divided_anew_do_not_count(
+    times: int, master: pa.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits is finished with loads of his own then: the turns say nothing of any other time."""
+    given = {"master": master, "on": KEY, "memory": MEMORY, "stream_schema": STREAM_SCHEMA}
+    with open_join("cachejoin", **given) as join:
+        warmed = _warmed(join)
+        until_rest = join.stats.tuples_in // BATCH
+        whole = cache_limit(join)
+        assert warmed.steady
+    left = iter(range(times))
+    with open_join("cachejoin", **given) as join:
+
+        def is_due(share: MovingShare) -> bool:
+            """Once in the first turns, or in all of them; sizes are changed to and fro."""
+            sizes, turns = share._review.range, join.stats.tuples_in // BATCH - until_rest
+            if turns <= 0 or turns % 2 or next(left, None) is None:
+                return False
+            share._wanted = sizes.least if share.size == sizes.most else sizes.most
+            return True
+
+        monkeypatch.setattr(MovingShare, "is_due", is_due)
+        found = run_steady(join, _stream(), BATCH, turns=3)
+        again = join.stats.tuples_in // BATCH > 2 * until_rest
+    assert again
+    assert found["steady"] == (times == 1)
+    assert cache_limit(join) < whole or times > 1
 
 
 def test_few_turns_of_the_loop_may_differ_by_chance() -> None:

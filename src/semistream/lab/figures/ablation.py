@@ -35,7 +35,14 @@ _SSBJ_AT_LENGTH = {name: _SSBJ[name] for name in (OURS, LITERAL)}
 _OF_W_STAR = {1.0: 0.8, 10.0: 0.9}
 #: what a switch may cost, and a cache where it is of no use
 _HARMLESS, _MOST_LOST = 0.98, 0.95
-_PARENTS = {"ssbj": "meshjoin", "ssj": "meshjoin", "cachejoin": "hybridjoin", "oxhybridjoin": "hybridjoin"}
+_PARENTS = {
+    "ssbj": "meshjoin",
+    "ssj": "meshjoin",
+    "cachejoin": "hybridjoin",
+    "pcachejoin": "hybridjoin",
+    "opcachejoin": "hybridjoin",
+    "oxhybridjoin": "hybridjoin",
+}
 _SKEWS = (0.0, 1.0)
 _SHARE = 0.1
 #: fudge factor of both hash tables and bytes of a queue's pointer, as the papers charge them

@@ -2,9 +2,10 @@
 
 How long to warm up is decided by counts, never by a clock, so that a run with the same seed has the same counts
 everywhere: rounds of blocks of the stream are pushed until neither the share of cache hits nor the number of waiting
-tuples nor that of turns of the main loop per tuple changes any more, or a limit is reached, and then the run says so. A
-block is an R-cycle for operators that scan; for the others it is one and a half fillings of H_S, since in a full table
-a tuple waits while two fillings come and go.
+tuples nor that of turns of the main loop per tuple changes any more, nor the bytes that the cache may have, or a limit
+is reached, and then the run says so. A block is an R-cycle for operators that scan; for the others it is one and a half
+fillings of H_S, since in a full table a tuple waits while two fillings come and go. Turns in which the tables were
+divided anew are thrown away, and the warm-up goes on.
 """
 
 from __future__ import annotations
@@ -29,13 +30,16 @@ from semistream.lab.measure.runs import Estimate
 from semistream.lab.workloads.relation import WAITING_BYTES
 
 #: Grows when a run comes to rest by other rules or records something else: runs by older rules are made again.
-RULES = 3
+RULES = 4
 #: At rest: from two rounds to the next two, hits change by no more than this share of the stream, and waiting tuples
 #: and turns per tuple by no more than this part of themselves, or than chance changes a count of so few turns. Two
-#: rounds each, since a cache that learns ever more slowly changes little from one round to the next.
+#: rounds each, since a cache that learns ever more slowly changes little from one round to the next. No round leaves the
+#: cache with a limit that differs by more than that from the last one's.
 _HITS_CHANGE, _OTHER_CHANGE = 0.01, 0.05
 _WINDOW = 2
 _CHANCE = 3.0
+#: warm-ups, each with turns after it, until the tables keep their sizes in all turns
+_MOST_TRIES = 4
 _FILLINGS = 1.5
 _LOADS_PER_TURN = 20
 _MOST_TUPLES_PER_TURN = 1_000_000
@@ -80,11 +84,17 @@ def run_steady(
 ) -> dict[str, Any]:
     """Warm up, measure, and say what the operator looked like, as JSON values."""
     rule = warm_up_of(join)
-    warmed = warm(join, partial(_push_next, join, stream))
-    # Few loads would say little: a turn has enough of them, unless they serve very many tuples each.
-    enough = min(_LOADS_PER_TURN * warmed.loop_tuples, max(join.reader.n_rows / 2, _MOST_TUPLES_PER_TURN))
-    turn_batches = max(round(max(warmed.block_tuples * rule.turn_blocks, enough) / batch), 2)
-    measured = [_turn(join, stream, batch, turn_batches) for _ in range(turns or rule.turns)]
+    kept = False
+    for _ in range(_MOST_TRIES):
+        warmed = warm(join, partial(_push_next, join, stream))
+        # Few loads would say little: a turn has enough of them, unless they serve very many tuples each.
+        enough = min(_LOADS_PER_TURN * warmed.loop_tuples, max(join.reader.n_rows / 2, _MOST_TUPLES_PER_TURN))
+        turn_batches = max(round(max(warmed.block_tuples * rule.turn_blocks, enough) / batch), 2)
+        limit = cache_limit(join)
+        measured = [_turn(join, stream, batch, turn_batches) for _ in range(turns or rule.turns)]
+        kept = _is_alike(cache_limit(join), limit)
+        if kept:
+            break
     division = join.plan.division
     symbols: dict[str, float] = {
         "d": float(division.rows),
@@ -100,7 +110,7 @@ def run_steady(
         "n_pages": join.reader.n_pages,
         "peak_bytes": join.memory.peak_bytes,
         "warm_hits": warmed.hits,
-        "steady": warmed.steady,
+        "steady": warmed.steady and kept,
         "most_rounds": rule.most_rounds,
         "cpus": machine_info()["cpus"],
     }
@@ -131,7 +141,8 @@ def warm(join: SemiStreamJoin, step: Callable[[], object], most_seconds: float =
         stats = join.stats
         seen = max(stats.tuples_in - before.tuples_in, 1)
         hits.append((stats.cache_hits - before.cache_hits) / seen)
-        rounds.append(Round(hits[-1], sum(waiting) // max(len(waiting), 1), stats.iterations - before.iterations, seen))
+        waited, turns = sum(waiting) // max(len(waiting), 1), stats.iterations - before.iterations
+        rounds.append(Round(hits[-1], waited, turns, seen, cache_limit(join)))
         if len(rounds) >= max(rule.least_rounds, 2 * _WINDOW):
             steady = at_rest(rounds[-2 * _WINDOW : -_WINDOW], rounds[-_WINDOW:])
             if steady:
@@ -143,7 +154,7 @@ def warm(join: SemiStreamJoin, step: Callable[[], object], most_seconds: float =
 
 @dataclass(frozen=True)
 class Round:
-    """What a round showed: hits per tuple, tuples that wait on average, turns of the main loop, tuples.
+    """What a round showed: hits per tuple, tuples that wait on average, turns of the main loop, tuples, cache's limit.
 
     On average, since an operator may gather tuples and then serve them all: how many wait in the end is a matter of
     chance there.
@@ -153,12 +164,16 @@ class Round:
     waiting: int
     turns: int
     tuples: int
+    #: bytes that the cache might have in the end
+    limit: int = 0
 
 
 def at_rest(before: Sequence[Round], after: Sequence[Round]) -> bool:
     """Whether some rounds are like those before them."""
     then, now = (_together(rounds) for rounds in (before, after))
     if abs(now.hits - then.hits) > _HITS_CHANGE:
+        return False
+    if not all(_is_alike(each.limit, now.limit) for each in (*before, *after)):
         return False
     chance = _CHANCE / math.sqrt(max(min(now.turns, then.turns), 1))
     pairs = ((now.waiting, then.waiting), (now.turns / now.tuples, then.turns / then.tuples))
@@ -169,7 +184,11 @@ def _together(rounds: Sequence[Round]) -> Round:
     tuples = sum(each.tuples for each in rounds)
     hits = math.fsum(each.hits * each.tuples for each in rounds) / tuples
     waiting = sum(each.waiting for each in rounds) // len(rounds)
-    return Round(hits, waiting, sum(each.turns for each in rounds), tuples)
+    return Round(hits, waiting, sum(each.turns for each in rounds), tuples, rounds[-1].limit)
+
+
+def _is_alike(a: float, b: float) -> bool:
+    return abs(a - b) <= _OTHER_CHANGE * max(a, b)
 
 
 def _block(join: SemiStreamJoin, step: Callable[[], object], hits: float, until: float, waiting: list[int]) -> int:
@@ -213,6 +232,12 @@ def cached_rows(join: SemiStreamJoin) -> int:
     """h_R: tuples in the cache."""
     cache = join.loop.cache
     return 0 if cache is None else int(cache.rows)
+
+
+def cache_limit(join: SemiStreamJoin) -> int:
+    """Bytes that the cache may have: a loop may move the border between it and H_S."""
+    cache = join.loop.cache
+    return 0 if cache is None else int(cache.limit_bytes)
 
 
 @dataclass(frozen=True)
