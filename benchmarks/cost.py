@@ -52,9 +52,9 @@ from semistream.engine.join import SemiStreamJoin
 from semistream.errors import BudgetError
 from semistream.lab.calibrate.calibrate import calibrate
 from semistream.lab.calibrate.tune_runs import compare, grid_of, measured_point, tune_empirically
-from semistream.lab.calibrate.unit_costs import yardstick_in
 from semistream.lab.forms import path_of
 from semistream.lab.measure.steady import push, warm
+from semistream.lab.measure.yardstick import Yardstick
 from semistream.lab.report.validation import plot_validation
 from semistream.lab.sources import Synthetic
 from semistream.lab.workloads.relation import KEY, MASTER_ROW_BYTES, STREAM_SCHEMA, SyntheticStream
@@ -80,7 +80,7 @@ class Profiles:
     def __init__(self, folder: Path, given: CostProfile | None, clock: Callable[[], float]) -> None:
         self._folder, self._is_given, self.clock = folder, given is not None, clock
         self._name = "yardstick_wall_s" if clock is time.perf_counter else "yardstick_s"
-        self.yardstick = yardstick_in(folder)
+        self.yardstick = Yardstick()
         self._known = [given] if given is not None else []
         self.calibrations = 0
         while not self._known:

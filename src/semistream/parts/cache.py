@@ -152,6 +152,8 @@ class Cache:
         self.state = np.zeros(4, dtype=np.int64)
         self.nulls_seen = np.zeros(len(layout.physical), dtype=np.bool_)
         self.evictions = 0
+        #: how often it began anew, with other sizes
+        self.restarts = 0
         #: a cache that never evicts need not count
         self.counting = True
         #: all of R is here: a key that is not, does not exist
@@ -176,6 +178,7 @@ class Cache:
         self.entries = np.empty(0, dtype=np.int64)
         self.entries = np.full(self.directory_bytes(max_keys) // 8, kernel.EMPTY, dtype=np.int64)
         self.limit_bytes, self.max_keys = limit_bytes, max_keys
+        self.restarts += 1
         self.state[:] = 0
         self.pool.reset()
         self.blocks.reset()

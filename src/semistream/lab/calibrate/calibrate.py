@@ -32,7 +32,7 @@ def calibrate(
         tell("reads")
         by_key = Masters(Path(place), "key")
         io = {**measure_io(by_key.large, parquet_in(Path(place))), **measure_ahead(by_key.large)}
-        yardstick = Yardstick(by_key.large)
+        yardstick = Yardstick()
         usual, usual_wall = yardstick.usual(time.process_time), yardstick.usual(time.perf_counter)
         tell("operations")
         units = {**measure_units(by_key, yardstick), FIRST_VISIT: measure_first_visit(by_key)}
@@ -41,7 +41,6 @@ def calibrate(
         runs = short_rounds(
             masters, base, yardstick, lambda number: number <= least or time.monotonic() <= deadline, tell
         )
-        yardstick.close()
     return CostProfile(
         name,
         fitted(runs, base),

@@ -86,11 +86,6 @@ def parquet_in(folder: Path) -> Master:
     return open_master(path_of(Synthetic(_LARGE_ROWS, seed=micro.SEED), "parquet", folder), (KEY,))
 
 
-def yardstick_in(folder: Path) -> Yardstick:
-    """The yardstick of a calibration, with its data in this folder."""
-    return Yardstick(_master(folder, _LARGE_ROWS, _LARGE_PAGE_ROWS, "key"))
-
-
 def interval(values: Floats) -> UnitCost:
     """Median and its 95 % bootstrap interval; a cost is never below nothing."""
     values = np.clip(np.asarray(values, dtype=np.float64), 0.0, None)

@@ -2,10 +2,10 @@
 
 How long to warm up is decided by counts, never by a clock, so that a run with the same seed has the same counts
 everywhere: rounds of blocks of the stream are pushed until neither the share of cache hits nor the number of waiting
-tuples nor that of turns of the main loop per tuple changes any more, nor the bytes that the cache may have, or a limit
-is reached, and then the run says so. A block is an R-cycle for operators that scan; for the others it is one and a half
-fillings of H_S, since in a full table a tuple waits while two fillings come and go. Turns in which the tables were
-divided anew are thrown away, and the warm-up goes on.
+tuples nor that of turns of the main loop per tuple changes any more, or a limit is reached, and then the run says so. A
+block is an R-cycle for operators that scan; for the others it is one and a half fillings of H_S, since in a full table
+a tuple waits while two fillings come and go. A cache that begins anew, with other sizes, is not at rest: turns in which
+it does are thrown away, and the warm-up goes on.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from semistream.lab.workloads.relation import WAITING_BYTES
 RULES = 4
 #: At rest: from two rounds to the next two, hits change by no more than this share of the stream, and waiting tuples
 #: and turns per tuple by no more than this part of themselves, or than chance changes a count of so few turns. Two
-#: rounds each, since a cache that learns ever more slowly changes little from one round to the next. No round leaves the
-#: cache with a limit that differs by more than that from the last one's.
+#: rounds each, since a cache that learns ever more slowly changes little from one round to the next. In all
+#: four no cache begins anew.
 _HITS_CHANGE, _OTHER_CHANGE = 0.01, 0.05
 _WINDOW = 2
 _CHANCE = 3.0
-#: warm-ups, each with turns after it, until the tables keep their sizes in all turns
+#: warm-ups, each with turns after it, until no cache begins anew in any of these
 _MOST_TRIES = 4
 _FILLINGS = 1.5
 _LOADS_PER_TURN = 20
@@ -84,15 +84,14 @@ def run_steady(
 ) -> dict[str, Any]:
     """Warm up, measure, and say what the operator looked like, as JSON values."""
     rule = warm_up_of(join)
-    kept = False
     for _ in range(_MOST_TRIES):
         warmed = warm(join, partial(_push_next, join, stream))
         # Few loads would say little: a turn has enough of them, unless they serve very many tuples each.
         enough = min(_LOADS_PER_TURN * warmed.loop_tuples, max(join.reader.n_rows / 2, _MOST_TUPLES_PER_TURN))
         turn_batches = max(round(max(warmed.block_tuples * rule.turn_blocks, enough) / batch), 2)
-        limit = cache_limit(join)
+        begun = restarts(join)
         measured = [_turn(join, stream, batch, turn_batches) for _ in range(turns or rule.turns)]
-        kept = _is_alike(cache_limit(join), limit)
+        kept = restarts(join) == begun
         if kept:
             break
     division = join.plan.division
@@ -134,7 +133,7 @@ def warm(join: SemiStreamJoin, step: Callable[[], object], most_seconds: float =
     rounds: list[Round] = []
     tuples, steady = 0, rule.most_rounds == 1
     for _ in range(rule.most_rounds):
-        before = copy.copy(join.stats)
+        before, begun = copy.copy(join.stats), restarts(join)
         waiting: list[int] = []
         for _ in range(rule.round_blocks):
             tuples = _block(join, step, hits[-1] if hits else 0.0, until, waiting)
@@ -142,7 +141,7 @@ def warm(join: SemiStreamJoin, step: Callable[[], object], most_seconds: float =
         seen = max(stats.tuples_in - before.tuples_in, 1)
         hits.append((stats.cache_hits - before.cache_hits) / seen)
         waited, turns = sum(waiting) // max(len(waiting), 1), stats.iterations - before.iterations
-        rounds.append(Round(hits[-1], waited, turns, seen, cache_limit(join)))
+        rounds.append(Round(hits[-1], waited, turns, seen, restarts(join) - begun))
         if len(rounds) >= max(rule.least_rounds, 2 * _WINDOW):
             steady = at_rest(rounds[-2 * _WINDOW : -_WINDOW], rounds[-_WINDOW:])
             if steady:
@@ -154,7 +153,7 @@ def warm(join: SemiStreamJoin, step: Callable[[], object], most_seconds: float =
 
 @dataclass(frozen=True)
 class Round:
-    """What a round showed: hits per tuple, tuples that wait on average, turns of the main loop, tuples, cache's limit.
+    """What a round showed: hits per tuple, tuples that wait on average, turns of the main loop, tuples.
 
     On average, since an operator may gather tuples and then serve them all: how many wait in the end is a matter of
     chance there.
@@ -164,16 +163,14 @@ class Round:
     waiting: int
     turns: int
     tuples: int
-    #: bytes that the cache might have in the end
-    limit: int = 0
+    #: how often the cache began anew
+    restarts: int = 0
 
 
 def at_rest(before: Sequence[Round], after: Sequence[Round]) -> bool:
     """Whether some rounds are like those before them."""
     then, now = (_together(rounds) for rounds in (before, after))
-    if abs(now.hits - then.hits) > _HITS_CHANGE:
-        return False
-    if not all(_is_alike(each.limit, now.limit) for each in (*before, *after)):
+    if then.restarts or now.restarts or abs(now.hits - then.hits) > _HITS_CHANGE:
         return False
     chance = _CHANCE / math.sqrt(max(min(now.turns, then.turns), 1))
     pairs = ((now.waiting, then.waiting), (now.turns / now.tuples, then.turns / then.tuples))
@@ -184,11 +181,7 @@ def _together(rounds: Sequence[Round]) -> Round:
     tuples = sum(each.tuples for each in rounds)
     hits = math.fsum(each.hits * each.tuples for each in rounds) / tuples
     waiting = sum(each.waiting for each in rounds) // len(rounds)
-    return Round(hits, waiting, sum(each.turns for each in rounds), tuples, rounds[-1].limit)
-
-
-def _is_alike(a: float, b: float) -> bool:
-    return abs(a - b) <= _OTHER_CHANGE * max(a, b)
+    return Round(hits, waiting, sum(each.turns for each in rounds), tuples, sum(each.restarts for each in rounds))
 
 
 def _block(join: SemiStreamJoin, step: Callable[[], object], hits: float, until: float, waiting: list[int]) -> int:
@@ -234,10 +227,10 @@ def cached_rows(join: SemiStreamJoin) -> int:
     return 0 if cache is None else int(cache.rows)
 
 
-def cache_limit(join: SemiStreamJoin) -> int:
-    """Bytes that the cache may have: a loop may move the border between it and H_S."""
+def restarts(join: SemiStreamJoin) -> int:
+    """How often the cache began anew, because the border between it and H_S was moved."""
     cache = join.loop.cache
-    return 0 if cache is None else int(cache.limit_bytes)
+    return 0 if cache is None else cache.restarts
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,10 @@
 """A fixed piece of work, timed beside other work: what the machine is worth now.
 
 A machine that others use changes its speed within seconds. Times in units of the yardstick do not.
+
+The work is done in arrays of its own, some times before it is timed, and builds nothing: so it takes the same time
+whatever was done before it. A join would not do. It takes a third longer when another one has run, for that leaves the
+CPU's caches and the allocator in another state, and times in units of it would say less of the machine than of that.
 """
 
 from __future__ import annotations
@@ -9,29 +13,25 @@ import statistics
 import time
 from collections.abc import Callable
 
-from semistream import open_join
-from semistream.lab.workloads.relation import KEY, STREAM_SCHEMA, SyntheticStream
-from semistream.master.base import Master
+import numpy as np
 
 Clock = Callable[[], float]
 
-_TUPLES, _MEMORY, _REPEATS = 4096, 1_000_000, 15
+#: a table that the CPU's own cache does not hold, and the places that are read there and then put in order
+_TABLE, _PLACES = 1 << 20, 1 << 16
+#: how often it is done before it is timed, is timed then, and is timed for what is usual
+_BEFORE, _TIMES, _REPEATS = 24, 5, 15
+_SEED = 3
 
 
 class Yardstick:
-    """Look-ups all over R, a few thousand at once, and their rows."""
+    """Reads at random, and a sort."""
 
-    def __init__(self, master: Master) -> None:
-        self._join = open_join(
-            "inlj",
-            master=master,
-            on=KEY,
-            how="inner",
-            memory=_MEMORY,
-            reads="mapped",
-            stream_schema=STREAM_SCHEMA,
-        )
-        self._batch = SyntheticStream(master.n_rows, exponent=0.0).rows(0, _TUPLES)
+    def __init__(self) -> None:
+        random = np.random.default_rng(_SEED)
+        self._table = random.permutation(_TABLE).astype(np.int64)
+        self._places = random.integers(0, _TABLE, _PLACES)
+        self._found = np.empty(_PLACES, dtype=np.int64)
         self._usual: dict[Clock, float] = {}
         self.seconds(time.perf_counter)
 
@@ -45,15 +45,17 @@ class Yardstick:
         """How much slower the machine is now than it was then."""
         return self.seconds(now) / self.usual(now)
 
-    def seconds(self, now: Clock, times_done: int = 3) -> float:
+    def seconds(self, now: Clock) -> float:
         """Seconds of the work by this clock: the middle one of some times."""
+        for _ in range(_BEFORE):
+            self._work()
         times = []
-        for _ in range(times_done):
+        for _ in range(_TIMES):
             start = now()
-            for _output in self._join.push(self._batch):
-                pass
+            self._work()
             times.append(now() - start)
-        return sorted(times)[times_done // 2]
+        return statistics.median(times)
 
-    def close(self) -> None:
-        self._join.close()
+    def _work(self) -> None:
+        np.take(self._table, self._places, out=self._found, mode="clip")
+        self._found.sort()
