@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -21,7 +24,7 @@ from semistream.lab.figures.registry import FIGURES, chosen
 from semistream.lab.laboratory import Lab
 from semistream.lab.measure.runs import NotRemembered, RunLog
 from semistream.lab.papers_clock import papers_clock
-from semistream.lab.reproduce import SCHEMA, figure_file, read_points, read_sweep, reproduce
+from semistream.lab.reproduce import SCHEMA, figure_file, read_points, read_sweep, reproduce, unfinished
 from semistream.lab.sources import WeatherSource
 
 #: rates and what is derived from the same runs, a formula beside them, and no join at all
@@ -165,6 +168,53 @@ def test_a_broken_run_goes_on(finished: Path, tmp_path: Path, data: Path) -> Non
     assert not set(started[:2]) & set(again)
     assert started[2] in again
     assert by_clock(read_points(tmp_path)["sscj-4a"]) == by_clock(read_points(finished)["sscj-4a"])
+
+
+def _measure(out: Path, data: Path) -> None:
+    with tiny_lab(out, data) as lab:
+        reproduce(lab, chosen(NAMES))
+
+
+def test_two_processes_share_the_work(finished: Path, tmp_path: Path, data: Path) -> None:
+    """Whoever ends first has done what there was to do; nothing is made twice, and counts are the same."""
+    other = multiprocessing.get_context("spawn").Process(target=_measure, args=(tmp_path, data))
+    other.start()
+    _measure(tmp_path, data)
+    other.join()
+    assert other.exitcode == 0
+    assert not unfinished(tmp_path, chosen(NAMES))
+    lines = (tmp_path / "raw" / "runs.jsonl").read_text().splitlines()
+    settings = [json.dumps(json.loads(line)["settings"], sort_keys=True) for line in lines]
+    assert len(settings) == len(set(settings))
+    found, alone = read_points(tmp_path), read_points(finished)
+    assert sorted(found) == NAMES
+    for name in NAMES:
+        assert by_clock(found[name]) == by_clock(alone[name])
+
+
+def test_figures_that_another_process_is_at_are_left_to_it(tmp_path: Path, data: Path) -> None:
+    """A lock keeps nobody of the same process out, so the other one is played by a process of its own."""
+    (tmp_path / "raw").mkdir()
+    code = "import sys, pathlib; from semistream.lab.measure.together import Together; "
+    code += "t = Together(pathlib.Path(sys.argv[1])); t.take('ssj-3'); o = t.away(); o.__enter__(); "
+    code += "print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", code, str(tmp_path / "raw")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline()
+        with tiny_lab(tmp_path, data) as lab:
+            reproduce(lab, chosen(["ssj-3", "sscj-2"]))
+        assert unfinished(tmp_path, chosen(["ssj-3", "sscj-2"])) == ["ssj-3"]
+        profile = str(papers_clock().save(tmp_path / "given.json"))
+        shutil.copy(profile, tmp_path / "profile.json")
+        about = tmp_path / "raw" / "about.json"
+        about.write_text(about.read_text().replace('"tiny"', '"small"').replace("30000", "1000000"))
+        arguments = ["reproduce", "--figure", "ssj-3", "--figure", "sscj-2", "--out", str(tmp_path)]
+        result = CliRunner().invoke(app, arguments)
+        other.communicate()
+    assert result.exit_code == 0, result.output
+    assert "another process is still at ssj-3" in result.output
+    assert not (tmp_path / "report.html").exists()
 
 
 def test_what_is_finished_is_not_run_again(finished: Path, data: Path) -> None:

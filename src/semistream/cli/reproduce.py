@@ -53,13 +53,16 @@ def reproduce(
     show_list: Annotated[bool, typer.Option("--list", help="List the figures and measure nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Measure the papers' figures and write a report. A run that was broken off goes on where it stopped."""
+    """Measure the papers' figures and write a report. A run that was broken off goes on where it stopped.
+
+    Give the command twice at the same time, and both share the work: they warm up side by side, and measure in turn.
+    """
     with reported():
         with compile_notice():
             from semistream.cost.profile import CostProfile
             from semistream.lab.figures.registry import chosen
             from semistream.lab.laboratory import Lab, scale_named
-            from semistream.lab.reproduce import read_points
+            from semistream.lab.reproduce import read_points, unfinished
             from semistream.lab.reproduce import reproduce as measure
         figures = chosen(figure)
         if show_list:
@@ -82,6 +85,10 @@ def reproduce(
             )
             with lab:
                 measure(lab, figures, begun, left)
+        elsewhere = unfinished(out, figures)
+        if elsewhere:
+            note(f"another process is still at {', '.join(elsewhere)}; it writes the report when it is done")
+            return
         points = read_points(out)
         report = write_report(out)
         rows: list[dict[str, object]] = []

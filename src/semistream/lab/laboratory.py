@@ -30,6 +30,7 @@ from semistream.lab.forms import path_of
 from semistream.lab.measure.opening import open_named
 from semistream.lab.measure.runs import Estimate, RunLog
 from semistream.lab.measure.steady import RULES, Run, batch_rows, run_steady
+from semistream.lab.measure.together import Together
 from semistream.lab.papers_clock import papers_clock
 from semistream.lab.shelf import Shelf
 from semistream.lab.sources import Source, Synthetic
@@ -93,9 +94,15 @@ class Lab:
         self.weather_dir = weather_dir
         self.data = out / "data" if data is None else data
         self.say = say or (lambda _: None)
-        self.log = RunLog(out / "raw" / "runs.jsonl")
+        #: others that measure into the same folder
+        self.together = Together(out / "raw", only_one=data_limit is not None)
         self.data.mkdir(parents=True, exist_ok=True)
-        machine = self._machine(profile)
+        try:
+            self.log = RunLog(out / "raw" / "runs.jsonl", self.together)
+            machine = self._machine(profile)
+        except BaseException:
+            self.together.close()
+            raise
         self.profiles: dict[str, CostProfile] = {"papers": papers_clock(machine), "machine": machine}
         self._tuning = dict(self.profiles)
         self._masters: dict[str, Master] = {}
@@ -115,10 +122,14 @@ class Lab:
         for master in self._masters.values():
             master.close()
         self._masters.clear()
+        self.together.close()
 
     def _machine(self, given: CostProfile | None) -> CostProfile:
         """This machine's unit costs, measured once per out folder: a second run prices as the first did."""
-        path = self.out / PROFILE_FILE
+        with self.together.alone():
+            return self._kept_or_measured(self.out / PROFILE_FILE, given)
+
+    def _kept_or_measured(self, path: Path, given: CostProfile | None) -> CostProfile:
         if path.exists():
             kept = CostProfile.load(path)
             if given is not None and given.to_json() != kept.to_json():
@@ -158,7 +169,8 @@ class Lab:
         """R of a source in one of its forms (`forms.py`); written the first time."""
         if self.shelf is not None and form == "pages":
             self.shelf.fetch(source.store_name, source.rows * MASTER_ROW_BYTES, self.let_go)
-        return path_of(source, form, self.data, self.say)
+        with self.together.alone():
+            return path_of(source, form, self.data, self.say)
 
     def let_go(self, store: str) -> None:
         """A store is about to be removed."""
@@ -256,17 +268,17 @@ class Lab:
             self.say(f"{name}, R = {source.rows:,}, M = {memory:,}")
             try:
                 with self.open(name, source, memory, **settings["options"], **schedule) as join:
-                    return run_steady(join, source.stream(batch, self.data), batch, turns)
+                    return run_steady(join, source.stream(batch, self.data), batch, turns, self.together)
             except BudgetError as error:
                 return {"refused": str(error)}
 
-        timed = self.log.once(settings, make)
+        timed = self.log.once(settings, make, alone=False)
         if "refused" in timed:
             return None
         counted = timed
         if pricing_of(chosen).threads > 1:
             # Threads meet differently every time: what is counted, and priced, is a run with its phases in step.
-            counted = self.log.once({**settings, "in_step": True}, partial(make, in_step=True))
+            counted = self.log.once({**settings, "in_step": True}, partial(make, in_step=True), alone=False)
         return Run(name, settings, counted, timed, self.profiles)
 
     def tuned(
@@ -298,7 +310,7 @@ class Lab:
             chosen = {name: _rounded(value) for name, value in best.options.items() if name not in (fixed or {})}
             return {"options": {**chosen, **(fixed or {})}, "predicted_per_s": best.rate_per_s}
 
-        return dict(self.log.once(settings, make)["options"])
+        return dict(self.log.once(settings, make, alone=False)["options"])
 
     def situation(self, source: Source, memory: int) -> Situation:
         """The same for the formulas, which say what a run will do before there is one."""

@@ -35,6 +35,10 @@ class Forecast:
         self._begun: str | None = None
         self._at = 0.0
 
+    def finished(self, others: Mapping[str, float]) -> None:
+        """These figures are finished, after so many seconds; by others, as far as they were not begun here."""
+        self._spent |= {name: others[name] for name in others.keys() & self._work.keys() - self._spent.keys()}
+
     def begin(self, figure: str) -> None:
         """A figure is begun; the one before it is finished."""
         if self._begun is not None:
@@ -115,7 +119,9 @@ class _NoRuns(RunLog):
     def __init__(self) -> None:
         self._found = {}
 
-    def once(self, settings: Mapping[str, Any], make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    def once(
+        self, settings: Mapping[str, Any], make: Callable[[], Mapping[str, Any]], *, alone: bool = True
+    ) -> dict[str, Any]:
         raise _Noted("no run is made while runs are noted")
 
 

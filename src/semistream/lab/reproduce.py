@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from semistream.lab.figures.papers import figure_name
 from semistream.lab.laboratory import Lab
 from semistream.lab.measure.runs import NotRemembered, versions
 from semistream.lab.papers_clock import variants
-from semistream.lab.progress import Forecast, foresee, work_of
+from semistream.lab.progress import Forecast, Foreseen, foresee, work_of
 
 POINTS_FILE = "points.parquet"
 ABOUT_FILE = "about.json"
@@ -62,24 +62,31 @@ def reproduce(
 ) -> Path:
     """Measure these figures, those apart that the out folder has already; all its points as one Parquet file.
 
-    `begun` is told when a figure begins, and `left` is given what knows how long the rest will take.
+    `begun` is told when a figure begins, and `left` is given what knows how long the rest will take. Processes with the
+    same out folder divide the figures; who finds none left comes back, though others may still be at theirs.
     """
     raw = lab.out / "raw"
     (raw / "figures").mkdir(parents=True, exist_ok=True)
-    _same_experiment(raw / ABOUT_FILE, lab)
-    finished = _finished(raw)
+    with lab.together.writing():
+        _same_experiment(raw / ABOUT_FILE, lab)
     foreseen = {figure.id: foresee(figure, lab) for figure in figures}
-    forecast = Forecast(work_of(figures, foreseen, 2.0 * lab.rows), finished)
+    forecast = Forecast(work_of(figures, foreseen, 2.0 * lab.rows), _finished(raw))
     if left is not None:
         left(forecast)
-    for number, figure in enumerate(figures):
+    told: set[str] = set()
+    while True:
+        figure, finished = _take(lab, figures, foreseen), _finished(raw)
+        forecast.finished(finished)
+        for one in figures:
+            # Those that are there are told of as well: whoever counts them has all in the end.
+            if begun is not None and one.id not in told and (one is figure or one.id in finished):
+                told.add(one.id)
+                begun(one)
+        if figure is None:
+            return _points_of_all(lab)
         forecast.begin(figure.id)
-        if begun is not None:
-            begun(figure)
-        if figure.id in finished:
-            continue
         if lab.shelf is not None:
-            lab.shelf.ahead = [foreseen[later.id].stores for later in figures[number:] if later.id not in finished]
+            lab.shelf.ahead = [foreseen[one.id].stores for one in figures if one.id not in finished]
             lab.shelf.clear(lab.let_go)
         started = time.monotonic()
         points = list(figure.run(lab))
@@ -91,8 +98,36 @@ def reproduce(
             "sweep": _sweep(lab, figure, points),
         }
         _write(figure_file(lab.out, figure.id), content)
-        write_points(lab.out)
-    return write_points(lab.out)
+        lab.together.leave(figure.id)
+        _points_of_all(lab)
+
+
+def _take(lab: Lab, figures: Sequence[Figure], foreseen: Mapping[str, Foreseen]) -> Figure | None:
+    """The first figure that is neither finished nor begun by another process; None if there is none left.
+
+    Better one that asks for no run of those that others are at: two processes would wait for each other there.
+    """
+    with lab.together.choosing():
+        finished = _finished(lab.out / "raw")
+        mine = [one for one in figures if one.id not in finished and lab.together.take(one.id)]
+        theirs = [one for one in figures if one.id not in finished and one not in mine]
+        busy = {run for one in theirs for run in foreseen[one.id].runs}
+        taken = next((one for one in mine if busy.isdisjoint(foreseen[one.id].runs)), mine[0] if mine else None)
+        for one in mine:
+            if one is not taken:
+                lab.together.leave(one.id)
+    return taken
+
+
+def _points_of_all(lab: Lab) -> Path:
+    with lab.together.writing():
+        return write_points(lab.out)
+
+
+def unfinished(out: Path, figures: Sequence[Figure]) -> list[str]:
+    """Figures that the out folder lacks: none, or those that another process is at."""
+    finished = _finished(out / "raw")
+    return [figure.id for figure in figures if figure.id not in finished]
 
 
 def _finished(raw: Path) -> dict[str, float]:

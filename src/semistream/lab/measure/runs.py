@@ -1,11 +1,12 @@
 """Finished runs, one JSON object per line, found again by their settings.
 
 Figures share runs, and one that was broken off goes on where it stopped. A line is written when its run is complete;
-the last line of a killed process may be torn, and is then made anew.
+the last line of a killed process may be torn, and is then made anew. Processes that share the file make no run twice.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import math
@@ -19,6 +20,7 @@ from typing import Any
 import semistream
 from semistream.cost.profile import machine_info
 from semistream.errors import ConfigError, SemiStreamError
+from semistream.lab.measure.together import Together
 
 _PACKAGES = ("numpy", "pyarrow", "numba")
 #: 97.5 % quantiles of Student's t by degrees of freedom; beyond the table that of the normal law, a little widened
@@ -89,27 +91,14 @@ class NotRemembered(SemiStreamError):
 class RunLog:
     """A file of finished runs, all made with the same number of CPUs: others would be other wall times."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, together: Together | None = None) -> None:
         self.path = path
+        self._together = together or Together()
         self._only_remembered = False
-        cpus = machine_info()["cpus"]
         self._found: dict[str, dict[str, Any]] = {}
+        self._read = 0
         path.parent.mkdir(parents=True, exist_ok=True)
-        whole = path.read_bytes() if path.exists() else b""
-        lines, newline, torn = whole.rpartition(b"\n")
-        if torn:
-            # A line that a killed process left unfinished would spoil the next one.
-            with path.open("r+b") as file:
-                file.truncate(len(lines) + len(newline))
-        for line in lines.splitlines():
-            record = json.loads(line)
-            known = record.get("machine", {}).get("cpus", cpus)
-            if known != cpus:
-                raise ConfigError(
-                    f"{path} holds runs with {known} CPUs, and this process may use {cpus}: their times cannot be "
-                    f"compared. Give it {known} CPUs (taskset), or choose another out folder"
-                )
-            self._found[_name(record["settings"])] = record["result"]
+        self._catch_up()
 
     def __len__(self) -> int:
         return len(self._found)
@@ -120,23 +109,53 @@ class RunLog:
         view._only_remembered = True
         return view
 
-    def once(self, settings: Mapping[str, Any], make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    def once(
+        self, settings: Mapping[str, Any], make: Callable[[], Mapping[str, Any]], *, alone: bool = True
+    ) -> dict[str, Any]:
         """The result of these settings: found in the log, or made now and written there.
 
-        Both are JSON values. What is found and what was just made are the same, digit for digit.
+        Both are JSON values. What is found and what was just made are the same, digit for digit. A run is made alone,
+        unless it sees to that by itself where it has to, or takes no times.
         """
         name = _name(settings)
-        if name not in self._found:
-            if self._only_remembered:
-                raise NotRemembered(f"there is no run with the settings {name}; measure the figure first")
-            made = json.loads(json.dumps(make()))
-            record = {"settings": settings, "result": made, "versions": versions(), "machine": machine_info()}
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record, sort_keys=True) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            self._found[name] = made
+        if name in self._found:
+            return self._found[name]
+        if self._only_remembered:
+            raise NotRemembered(f"there is no run with the settings {name}; measure the figure first")
+        with self._together.making(name):
+            self._catch_up()
+            if name not in self._found:
+                with self._together.alone() if alone else contextlib.nullcontext():
+                    made = json.loads(json.dumps(make()))
+                record = {"settings": settings, "result": made, "versions": versions(), "machine": machine_info()}
+                with self._together.writing(), self.path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(record, sort_keys=True) + "\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+                self._found[name] = made
         return self._found[name]
+
+    def _catch_up(self) -> None:
+        """Read what was written since; a line that a killed process left unfinished would spoil the next one."""
+        if not self.path.exists():
+            return
+        with self._together.writing(), self.path.open("r+b") as file:
+            file.seek(self._read)
+            lines, newline, torn = file.read().rpartition(b"\n")
+            whole = self._read + len(lines) + len(newline)
+            if torn:
+                file.truncate(whole)
+        cpus = machine_info()["cpus"]
+        for line in lines.splitlines():
+            record = json.loads(line)
+            known = record.get("machine", {}).get("cpus", cpus)
+            if known != cpus:
+                raise ConfigError(
+                    f"{self.path} holds runs with {known} CPUs, and this process may use {cpus}: their times cannot be "
+                    f"compared. Give it {known} CPUs (taskset), or choose another out folder"
+                )
+            self._found[_name(record["settings"])] = record["result"]
+        self._read = whole
 
 
 def _name(settings: Mapping[str, Any]) -> str:

@@ -27,6 +27,7 @@ from semistream.cost.profile import CostProfile, machine_info
 from semistream.engine.join import SemiStreamJoin
 from semistream.lab.figure import Way
 from semistream.lab.measure.runs import Estimate
+from semistream.lab.measure.together import Together
 from semistream.lab.workloads.relation import WAITING_BYTES
 
 #: Grows when a run comes to rest by other rules or records something else: runs by older rules are made again.
@@ -80,17 +81,25 @@ def batch_rows(memory: int) -> int:
 
 
 def run_steady(
-    join: SemiStreamJoin, stream: Iterator[pa.RecordBatch], batch: int, turns: int | None = None
+    join: SemiStreamJoin,
+    stream: Iterator[pa.RecordBatch],
+    batch: int,
+    turns: int | None = None,
+    together: Together | None = None,
 ) -> dict[str, Any]:
-    """Warm up, measure, and say what the operator looked like, as JSON values."""
-    rule = warm_up_of(join)
+    """Warm up, measure, and say what the operator looked like, as JSON values.
+
+    Other processes may warm up `together` with this one; turns are measured alone.
+    """
+    rule, others = warm_up_of(join), together or Together()
     for _ in range(_MOST_TRIES):
-        warmed = warm(join, partial(_push_next, join, stream))
+        warmed = warm(join, partial(_push_next, join, stream, others))
         # Few loads would say little: a turn has enough of them, unless they serve very many tuples each.
         enough = min(_LOADS_PER_TURN * warmed.loop_tuples, max(join.reader.n_rows / 2, _MOST_TUPLES_PER_TURN))
         turn_batches = max(round(max(warmed.block_tuples * rule.turn_blocks, enough) / batch), 2)
         begun = restarts(join)
-        measured = [_turn(join, stream, batch, turn_batches) for _ in range(turns or rule.turns)]
+        with others.alone():
+            measured = [_turn(join, stream, batch, turn_batches) for _ in range(turns or rule.turns)]
         kept = restarts(join) == begun
         if kept:
             break
@@ -217,7 +226,8 @@ def push(join: SemiStreamJoin, batch: pa.RecordBatch) -> None:
         pass
 
 
-def _push_next(join: SemiStreamJoin, stream: Iterator[pa.RecordBatch]) -> None:
+def _push_next(join: SemiStreamJoin, stream: Iterator[pa.RecordBatch], others: Together) -> None:
+    others.pause()
     push(join, next(stream))
 
 
