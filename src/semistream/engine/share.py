@@ -62,15 +62,27 @@ class MovingShare:
         stats = self._work.stats
         hits, misses = stats.cache_hits - stats.shared_hits, stats.cache_misses
         asked, missed = hits - self._hits + misses - self._misses, misses - self._misses
-        capacity = self._pending.limit_bytes / self._pending.mean_bytes
-        if missed < self._fillings * capacity or asked < _CACHEFULS * self._cache.keys:
+        if missed < self._fillings * self._capacity or asked < _CACHEFULS * self._cache.keys:
             return False
         hit, self._hits, self._misses = hits - self._hits, hits, misses
         wanted = self._review.wanted(hit, asked)
-        if wanted < self.size and len(self._pending) < _FULL * capacity:
+        if self._is_useless(wanted):
             return False
         self._wanted = wanted
         return wanted != self.size
+
+    def stays(self, answered: float) -> bool:
+        """Whether the tables stay as they are while the cache answers this part of the stream."""
+        fitting = self._review.range.fitting(self.size, answered)
+        return fitting == self.size or self._is_useless(fitting)
+
+    @property
+    def _capacity(self) -> float:
+        """How many tuples may wait."""
+        return self._pending.limit_bytes / self._pending.mean_bytes
+
+    def _is_useless(self, size: int) -> bool:
+        return size < self.size and len(self._pending) < _FULL * self._capacity
 
     def divide(self) -> None:
         """Start both tables anew; only while nobody waits."""

@@ -20,6 +20,7 @@ from semistream.lab.measure.steady import (
     cached_rows,
     restarts,
     run_steady,
+    stays,
     warm,
     warm_up_of,
 )
@@ -111,6 +112,19 @@ def test_a_cache_that_was_given_other_bytes_is_not_at_rest() -> None:
     assert not at_rest([quiet] * 2, [quiet, divided])
 
 
+@pytest.mark.parametrize("name", ["cachejoin", "pcachejoin", "ssj"])
+def test_a_cache_that_is_about_to_give_bytes_back_is_not_at_rest(name: str, master: pa.Table) -> None:
+    """On a uniform stream its hits are at rest long before two reviews have found them too few."""
+    given = {"master": master, "on": KEY, "memory": MEMORY, "stream_schema": STREAM_SCHEMA}
+    stream = Reading(SyntheticStream(ROWS, exponent=0.0)).batches(BATCH)
+    with open_join(name, **given) as join:
+        assert stays(join, 0.0), "while nobody waits H_S has no use for the bytes"
+        assert run_steady(join, stream, BATCH, turns=1)["steady"]
+        assert restarts(join) == 1
+        assert stays(join, 0.0), "it has its least size"
+        assert not stays(join, 0.9)
+
+
 @pytest.mark.parametrize("times", [1, 1_000_000])
 def test_turns_in_which_the_tables_were_divided_anew_do_not_count(
     times: int, master: pa.Table, monkeypatch: pytest.MonkeyPatch
@@ -133,6 +147,7 @@ def test_turns_in_which_the_tables_were_divided_anew_do_not_count(
             return True
 
         monkeypatch.setattr(MovingShare, "is_due", is_due)
+        monkeypatch.setattr(MovingShare, "stays", lambda share, answered: True)
         found = run_steady(join, _stream(), BATCH, turns=3)
         again = join.stats.tuples_in // BATCH > 2 * until_rest
         assert restarts(join) == 1 or times > 1

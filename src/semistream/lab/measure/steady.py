@@ -4,8 +4,8 @@ How long to warm up is decided by counts, never by a clock, so that a run with t
 everywhere: rounds of blocks of the stream are pushed until neither the share of cache hits nor the number of waiting
 tuples nor that of turns of the main loop per tuple changes any more, or a limit is reached, and then the run says so. A
 block is an R-cycle for operators that scan; for the others it is one and a half fillings of H_S, since in a full table
-a tuple waits while two fillings come and go. A cache that begins anew, with other sizes, is not at rest: turns in which
-it does are thrown away, and the warm-up goes on.
+a tuple waits while two fillings come and go. A cache that begins anew, with other sizes, is not at rest, nor is one
+that may be about to: turns in which it does are thrown away, and the warm-up goes on.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from semistream.lab.measure.together import Together
 from semistream.lab.workloads.relation import WAITING_BYTES
 
 #: Grows when a run comes to rest by other rules or records something else: runs by older rules are made again.
-RULES = 4
+RULES = 5
 #: At rest: from two rounds to the next two, hits change by no more than this share of the stream, and waiting tuples
 #: and turns per tuple by no more than this part of themselves, or than chance changes a count of so few turns. Two
 #: rounds each, since a cache that learns ever more slowly changes little from one round to the next. In all
-#: four no cache begins anew.
+#: four no cache begins anew, nor do the hits say that it has to.
 _HITS_CHANGE, _OTHER_CHANGE = 0.01, 0.05
 _WINDOW = 2
 _CHANCE = 3.0
@@ -152,7 +152,7 @@ def warm(join: SemiStreamJoin, step: Callable[[], object], most_seconds: float =
         waited, turns = sum(waiting) // max(len(waiting), 1), stats.iterations - before.iterations
         rounds.append(Round(hits[-1], waited, turns, seen, restarts(join) - begun))
         if len(rounds) >= max(rule.least_rounds, 2 * _WINDOW):
-            steady = at_rest(rounds[-2 * _WINDOW : -_WINDOW], rounds[-_WINDOW:])
+            steady = at_rest(rounds[-2 * _WINDOW : -_WINDOW], rounds[-_WINDOW:]) and stays(join, hits[-1])
             if steady:
                 break
         if time.monotonic() > until:
@@ -241,6 +241,12 @@ def restarts(join: SemiStreamJoin) -> int:
     """How often the cache began anew, because the border between it and H_S was moved."""
     cache = join.loop.cache
     return 0 if cache is None else cache.restarts
+
+
+def stays(join: SemiStreamJoin, hits: float) -> bool:
+    """Whether the border between cache and H_S stays where it is while the cache answers this part of the stream."""
+    share = getattr(getattr(join.loop, "front", None), "share", None)
+    return share is None or share.stays(hits)
 
 
 @dataclass(frozen=True)
