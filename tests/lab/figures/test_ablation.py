@@ -46,6 +46,15 @@ def test_a_cache_may_cost_a_twentieth_and_must_not_lose_hits() -> None:
     assert verdict(0.96, 1.9) == "partly"
 
 
+def test_a_cache_may_cost_a_twentieth_with_orders_as_specified() -> None:
+    def verdict(worst: float) -> str:
+        points = [point(ablation.UNEARNED_TPCH, name, x, 0.99) for name in ("ssj", "ssbj") for x in (3.0, 10.0)]
+        return ablation.judge_tpch([*points, point(ablation.UNEARNED_TPCH, "cachejoin", 3.0, worst)]).outcome
+
+    assert verdict(0.951) == "held"
+    assert verdict(0.949) == "partly"
+
+
 def test_ssbj_is_counted_in_every_mode(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ablation, "MEMORY", Ticks((0.2,), (0.2,)))
     points = {each.series: each for each in ablation._run_additions(lab)}
