@@ -77,9 +77,9 @@ def reproduce(
     while True:
         figure, finished = _take(lab, figures, foreseen), _finished(raw)
         forecast.finished(finished)
-        for one in figures:
-            # Those that are there are told of as well: whoever counts them has all in the end.
-            if begun is not None and one.id not in told and (one is figure or one.id in finished):
+        # Those that are there are told of as well: whoever counts them has all in the end.
+        for one in (*(one for one in figures if one.id in finished), *([figure] if figure else [])):
+            if begun is not None and one.id not in told:
                 told.add(one.id)
                 begun(one)
         if figure is None:

@@ -8,10 +8,12 @@ counts is how long a tuple stays: from its arrival to its row.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from semistream.engine.join import SemiStreamJoin
 from semistream.errors import BudgetError
 from semistream.lab.figure import Axis, Figure, Point, Verdict, Way
 from semistream.lab.figures.family import OX
@@ -20,7 +22,7 @@ from semistream.lab.laboratory import WAYS, Lab
 from semistream.lab.measure.arriving import Arriving, Floats, bursty, even
 from semistream.lab.measure.delays import clock_of, distribution
 from semistream.lab.measure.runs import Estimate
-from semistream.lab.measure.steady import batch_rows, push, warm
+from semistream.lab.measure.steady import batch_rows, push_next, warm
 from semistream.lab.sources import Synthetic
 from semistream.lab.verdicts import Check, Curves, judge
 from semistream.lab.workloads.relation import SyntheticStream
@@ -70,27 +72,41 @@ def _measured(
     def make() -> dict[str, Any]:
         lab.say(f"{algorithm}, bursts, R = {source.rows:,}, M = {memory:,}")
         batch, stream = batch_rows(memory), SyntheticStream(source.rows, source.skew, source.seed)
-        found: dict[str, Any] = {}
         with lab.open(algorithm, source, memory) as join:
             reading = Reading(stream)
-            ahead = reading.batches(batch)
-            warm(join, lambda: push(join, next(ahead)))
-            arriving = Arriving(join, stream, reading.position)
-            for way in WAYS:
-                for load in loads:
-                    for kind, schedule in _KINDS.items():
-                        for _ in join.drain():
-                            pass
-                        stays: list[Floats] = []
-                        clock = clock_of(way, join, lab.profiles)
-                        rate = load * rates[way]
-                        count = min(tuples, max(int(rate * _WALL_SECONDS), 100)) if way == "wall" else tuples
-                        times = schedule(rate, count, lab.seed)
-                        behind = max(sample.behind for sample in arriving.turns(times, clock, stays))
-                        found[f"{way}/{load}/{kind}"] = {**distribution(np.concatenate(stays)), "behind": behind}
+            warm(join, partial(push_next, join, reading.batches(batch), lab.together))
+            with lab.together.alone():
+                found = _stays(lab, join, stream, reading.position, rates, loads, tuples)
         return found
 
-    return lab.log.once(settings, make)
+    return lab.log.once(settings, make, alone=False)
+
+
+def _stays(
+    lab: Lab,
+    join: SemiStreamJoin,
+    stream: SyntheticStream,
+    position: int,
+    rates: Mapping[Way, float],
+    loads: Sequence[float],
+    tuples: int,
+) -> dict[str, Any]:
+    """How long tuples stay, by clock, load and kind of stream."""
+    found: dict[str, Any] = {}
+    arriving = Arriving(join, stream, position)
+    for way in WAYS:
+        for load in loads:
+            for kind, schedule in _KINDS.items():
+                for _ in join.drain():
+                    pass
+                stays: list[Floats] = []
+                clock = clock_of(way, join, lab.profiles)
+                rate = load * rates[way]
+                count = min(tuples, max(int(rate * _WALL_SECONDS), 100)) if way == "wall" else tuples
+                times = schedule(rate, count, lab.seed)
+                behind = max(sample.behind for sample in arriving.turns(times, clock, stays))
+                found[f"{way}/{load}/{kind}"] = {**distribution(np.concatenate(stays)), "behind": behind}
+    return found
 
 
 def _run(lab: Lab) -> Iterator[Point]:

@@ -65,11 +65,11 @@ def _measured(lab: Lab, algorithm: str, source: Synthetic, memory: int) -> Run |
         try:
             with lab.open(algorithm, source, memory) as join:
                 stream = source.stream(batch, lab.data)
-                return run_cycles(join, stream, batch, settings["cycles"], settings["most_tuples"])
+                return run_cycles(join, stream, batch, settings["cycles"], settings["most_tuples"], lab.together)
         except BudgetError as error:
             return {"refused": str(error)}
 
-    result = lab.log.once(settings, make)
+    result = lab.log.once(settings, make, alone=False)
     return None if "refused" in result else Run(algorithm, settings, result, result, lab.profiles)
 
 

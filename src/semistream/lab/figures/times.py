@@ -48,9 +48,9 @@ def measured(lab: Lab, algorithm: str, source: Synthetic, memory: int) -> Mappin
         lab.say(f"{algorithm}, times, R = {source.rows:,}, M = {memory:,}")
         with lab.open(algorithm, source, memory) as join:
             stream = SyntheticStream(source.rows, source.skew, source.seed)
-            return run_delays(join, stream, batch, lab.profiles, WAYS, rates)
+            return run_delays(join, stream, batch, lab.profiles, WAYS, rates, lab.together)
 
-    return lab.log.once(settings, make)
+    return lab.log.once(settings, make, alone=False)
 
 
 def _processing(lab: Lab, *, figure: str, family: Family) -> Iterator[Point]:

@@ -8,16 +8,15 @@ Here the warm-up goes by whole cycles, however long they are, up to a limit of t
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 
-from semistream.cost.clock import counted, row_bytes
+from semistream.cost.clock import row_bytes
 from semistream.engine.join import SemiStreamJoin
-from semistream.lab.measure.steady import cached_rows, push
+from semistream.lab.measure.steady import cached_rows, push_next, turn
+from semistream.lab.measure.together import Together
 
 _TURNS = 4
 _MOST_TURN_TUPLES = 1_000_000
@@ -28,24 +27,30 @@ _WITHOUT_CYCLES = 4
 
 
 def run_cycles(
-    join: SemiStreamJoin, stream: Iterator[pa.RecordBatch], batch: int, cycles: int, most_tuples: int
+    join: SemiStreamJoin,
+    stream: Iterator[pa.RecordBatch],
+    batch: int,
+    cycles: int,
+    most_tuples: int,
+    together: Together | None = None,
 ) -> dict[str, Any]:
     """Warm up by whole R-cycles, then measure in turns; JSON values, as `run_steady` gives them, and the cycles."""
-    stats = join.stats
+    stats, others = join.stats, together or Together()
     # The first cycle begins with an empty H_S, and none is left to count where all of R is held.
     found: list[dict[str, float]] = []
     resident = False
     while len(found) < cycles and stats.tuples_in < most_tuples and not resident:
         before = copy.copy(stats)
         while stats.r_cycles == before.r_cycles and stats.tuples_in < most_tuples and not resident:
-            push(join, next(stream))
+            push_next(join, stream, others)
             resident = not join.waiting and stats.tuples_in >= _WITHOUT_CYCLES * join.reader.n_rows
         if stats.r_cycles > before.r_cycles and not resident:
             seen = stats.tuples_in - before.tuples_in
             found.append({"tuples": seen, "hits": (stats.cache_hits - before.cache_hits) / max(seen, 1)})
     length = found[-1]["tuples"] if found else join.reader.n_rows
     count = max(int(min(length / 2, _MOST_TURN_TUPLES)) // batch, 2)
-    turns = [_turn(join, stream, batch, count) for _ in range(_TURNS)]
+    with others.alone():
+        turns = [turn(join, stream, batch, count) for _ in range(_TURNS)]
     symbols = {"d": float(join.plan.division.rows), "h_R": float(cached_rows(join)), "h_S": float(join.waiting)}
     return {
         "turns": turns,
@@ -63,14 +68,3 @@ def _rests(hits: list[float]) -> bool:
         return False
     last, before = hits[-_ROUND:], hits[-2 * _ROUND : -_ROUND]
     return abs(sum(last) - sum(before)) / _ROUND <= _HITS_CHANGE
-
-
-def _turn(join: SemiStreamJoin, stream: Iterator[pa.RecordBatch], batch: int, count: int) -> dict[str, Any]:
-    """So many batches by the clock, made before it starts."""
-    batches = list(islice(stream, count))
-    before = copy.copy(join.stats)
-    started = time.perf_counter()
-    for part in batches:
-        push(join, part)
-    seconds = time.perf_counter() - started
-    return {"seconds": seconds, "counts": counted(join, before, batch=batch)}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,7 +20,8 @@ from semistream.cost.profile import CostProfile
 from semistream.engine.join import SemiStreamJoin
 from semistream.lab.figure import Way
 from semistream.lab.measure.runs import Estimate
-from semistream.lab.measure.steady import push, warm
+from semistream.lab.measure.steady import Warmed, push, push_next, warm
+from semistream.lab.measure.together import Together
 from semistream.lab.workloads.relation import SyntheticStream
 from semistream.lab.workloads.workload import Reading
 
@@ -112,15 +114,28 @@ def run_delays(
     profiles: dict[str, CostProfile],
     ways: tuple[Way, ...],
     rates_per_s: Mapping[str, list[float]] | None,
+    together: Together | None = None,
 ) -> dict[str, Any]:
     """Warm up; processing times at full speed by all clocks at once; then waiting times at each rate, clock by clock.
 
     Without rates they are parts of what this join serves at full speed.
     """
-    reading = Reading(stream)
-    ahead = reading.batches(batch)
-    warmed = warm(join, lambda: push(join, next(ahead)))
-    position = reading.position
+    reading, others = Reading(stream), together or Together()
+    warmed = warm(join, partial(push_next, join, reading.batches(batch), others))
+    with others.alone():
+        return _times(join, stream, reading.position, warmed, batch, profiles, ways, rates_per_s)
+
+
+def _times(
+    join: SemiStreamJoin,
+    stream: SyntheticStream,
+    position: int,
+    warmed: Warmed,
+    batch: int,
+    profiles: dict[str, CostProfile],
+    ways: tuple[Way, ...],
+    rates_per_s: Mapping[str, list[float]] | None,
+) -> dict[str, Any]:
     turns = 2 * -(-max(warmed.block_tuples, 4 * batch) // batch)
     processing, capacity = _at_full_speed(join, stream, position, turns, batch, profiles, ways)
     position += turns * batch

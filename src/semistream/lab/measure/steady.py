@@ -93,13 +93,13 @@ def run_steady(
     """
     rule, others = warm_up_of(join), together or Together()
     for _ in range(_MOST_TRIES):
-        warmed = warm(join, partial(_push_next, join, stream, others))
+        warmed = warm(join, partial(push_next, join, stream, others))
         # Few loads would say little: a turn has enough of them, unless they serve very many tuples each.
         enough = min(_LOADS_PER_TURN * warmed.loop_tuples, max(join.reader.n_rows / 2, _MOST_TUPLES_PER_TURN))
         turn_batches = max(round(max(warmed.block_tuples * rule.turn_blocks, enough) / batch), 2)
         begun = restarts(join)
         with others.alone():
-            measured = [_turn(join, stream, batch, turn_batches) for _ in range(turns or rule.turns)]
+            measured = [turn(join, stream, batch, turn_batches) for _ in range(turns or rule.turns)]
         kept = restarts(join) == begun
         if kept:
             break
@@ -209,7 +209,7 @@ def _block(join: SemiStreamJoin, step: Callable[[], object], hits: float, until:
     return stats.tuples_in - first
 
 
-def _turn(join: SemiStreamJoin, stream: Iterator[pa.RecordBatch], batch: int, count: int) -> dict[str, Any]:
+def turn(join: SemiStreamJoin, stream: Iterator[pa.RecordBatch], batch: int, count: int) -> dict[str, Any]:
     """One measured turn of `count` batches; they are made before the clock starts."""
     batches = list(islice(stream, count))
     before = copy.copy(join.stats)
@@ -226,7 +226,8 @@ def push(join: SemiStreamJoin, batch: pa.RecordBatch) -> None:
         pass
 
 
-def _push_next(join: SemiStreamJoin, stream: Iterator[pa.RecordBatch], others: Together) -> None:
+def push_next(join: SemiStreamJoin, stream: Iterator[pa.RecordBatch], others: Together) -> None:
+    """A step of a warm-up, at which others may be let measure."""
     others.pause()
     push(join, next(stream))
 
