@@ -73,14 +73,14 @@ def reproduce(
     forecast = Forecast(work_of(figures, foreseen, 2.0 * lab.rows), _finished(raw))
     if left is not None:
         left(forecast)
-    told: set[str] = set()
+    counted: set[str] = set()
     while True:
         figure, finished = _take(lab, figures, foreseen), _finished(raw)
         forecast.finished(finished)
         # Those that are there are told of as well: whoever counts them has all in the end.
         for one in (*(one for one in figures if one.id in finished), *([figure] if figure else [])):
-            if begun is not None and one.id not in told:
-                told.add(one.id)
+            if begun is not None and one.id not in counted:
+                counted.add(one.id)
                 begun(one)
         if figure is None:
             return _points_of_all(lab)
