@@ -205,8 +205,9 @@ def test_shares_of_the_stream() -> None:
 
 
 def test_the_best_of_a_curve() -> None:
-    assert judge_6a(points({"ssbj": {0.5: 80.0, 1.0: 100.0, 2.0: 90.0}})).outcome == "held"
-    assert judge_6a(points({"ssbj": {0.5: 80.0, 1.0: 100.0, 2.0: 120.0}})).outcome == "not"
+    ours = {"ssbj": {0.5: 100.0, 1.0: 100.0, 2.0: 120.0}}
+    assert judge_6a(points({"ssbj literal": {0.5: 80.0, 1.0: 100.0, 2.0: 90.0}, **ours})).outcome == "held"
+    assert judge_6a(points({"ssbj literal": {0.5: 80.0, 1.0: 100.0, 2.0: 120.0}, **ours})).outcome == "not"
     assert judge_3(points({"pcachejoin": {1.0: 90.0, 2.0: 100.0, 8.0: 80.0}})).outcome == "held"
     assert judge_3(points({"pcachejoin": {1.0: 90.0, 2.0: 100.0, 8.0: 120.0}})).outcome == "not"
 

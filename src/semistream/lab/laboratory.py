@@ -20,7 +20,7 @@ from typing import Any, Self
 from semistream.algorithms.registry import resolve
 from semistream.cost.clock import pricing_of
 from semistream.cost.profile import OVERLAP, CostProfile
-from semistream.cost.situation import Situation
+from semistream.cost.situation import Options, Situation
 from semistream.cost.tune import tune
 from semistream.engine.join import SemiStreamJoin
 from semistream.errors import BudgetError, ConfigError, StoreError
@@ -246,10 +246,13 @@ class Lab:
         source: Source,
         memory: int,
         *,
-        options: Mapping[str, float] | None = None,
+        options: Options | None = None,
         turns: int | None = None,
     ) -> Run | None:
-        """A steady run with a saturated stream, made or remembered; None where the operator refuses the budget."""
+        """A steady run with a saturated stream, made or remembered; None where the operator refuses the budget.
+
+        An option that is None is the operator's default, as if it were not there.
+        """
         chosen = resolve(algorithm)
         name, batch = chosen.name, batch_rows(memory)
         settings: dict[str, Any] = {
@@ -257,7 +260,7 @@ class Lab:
             "algorithm": name,
             "source": source.describe(),
             "memory": memory,
-            "options": dict(options or {}),
+            "options": {name: value for name, value in (options or {}).items() if value is not None},
             "batch": batch,
             "turns": turns,
             "direct": self.direct,
@@ -282,8 +285,8 @@ class Lab:
         return Run(name, settings, counted, timed, self.profiles)
 
     def tuned(
-        self, algorithm: str, source: Source, memory: int, by: str, fixed: Mapping[str, float] | None = None
-    ) -> dict[str, float]:
+        self, algorithm: str, source: Source, memory: int, by: str, fixed: Options | None = None
+    ) -> dict[str, Any]:
         """The options with the highest predicted rate by one of the profiles, `fixed` ones among them.
 
         Rounded to two digits, for nothing depends on the third and clocks that agree share a run. The defaults where
@@ -350,7 +353,7 @@ class Lab:
         source: Source,
         memory: int,
         *,
-        fixed: Mapping[str, float] | None = None,
+        fixed: Options | None = None,
         **settings: Any,
     ) -> Iterator[Point]:
         """A contestant at one place of an axis: tuned for each clock under its name, and with defaults beside it.

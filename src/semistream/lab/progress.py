@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from semistream.cost.situation import Options
 from semistream.errors import SemiStreamError
 from semistream.lab.figure import Figure, Point
 from semistream.lab.laboratory import TUNED_FOR, Lab
@@ -165,14 +166,14 @@ class _Noting(Lab):
         source: Source,
         memory: int,
         *,
-        options: Mapping[str, float] | None = None,
+        options: Options | None = None,
         turns: int | None = None,
     ) -> None:
         self._note(source, algorithm, memory, dict(options or {}), turns)
 
     def tuned(
-        self, algorithm: str, source: Source, memory: int, by: str, fixed: Mapping[str, float] | None = None
-    ) -> dict[str, float]:
+        self, algorithm: str, source: Source, memory: int, by: str, fixed: Options | None = None
+    ) -> dict[str, Any]:
         """Not searched for now; only told apart from others."""
         return {**(fixed or {}), f"tuned for {by}": 1.0}
 
@@ -184,7 +185,7 @@ class _Noting(Lab):
         source: Source,
         memory: int,
         *,
-        fixed: Mapping[str, float] | None = None,
+        fixed: Options | None = None,
         **settings: Any,
     ) -> Iterator[Point]:
         self.measure(algorithm, source, memory, options=fixed)

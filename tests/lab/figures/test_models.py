@@ -19,7 +19,7 @@ from semistream.lab.figure import Point, Way
 from semistream.lab.figures.by_equation import Setting, calculate, matching_by_ssj2014, setting_of
 from semistream.lab.figures.compared import MEASURED, OURS, PAPER
 from semistream.lab.figures.cost_validation import judge_validation
-from semistream.lab.figures.matching import judge_matching
+from semistream.lab.figures.matching import SHARES, judge_matching
 from semistream.lab.figures.registry import FIGURES
 from semistream.lab.figures.tuning import AT_OURS, AT_PAPERS, judge_slice
 from semistream.lab.laboratory import Lab, Scale
@@ -84,12 +84,12 @@ def test_a_join_that_holds_all_of_r_has_no_turns() -> None:
 def test_the_power_law_of_ssj2014_gives_nearly_all_of_the_stream_to_the_cache() -> None:
     at = setting("ssj")
     shares = {}
-    for name, kind in (("printed", {}), ("power law", {"power_law": True}), ("corrected", {"corrected": True})):
+    for name, kind in (("shares", {}), ("power law", {"power_law": True}), ("corrected", {"corrected": True})):
         w_N, w_S = matching_by_ssj2014(at, **kind)
         shares[name] = w_N / (w_N + w_S)
     exact = ssj2014.equation_4_p_N(h_R=at.h_R, R_t=at.R_t)
     assert shares["corrected"] == pytest.approx(exact, abs=0.001)
-    assert shares["printed"] == pytest.approx(exact, abs=0.03)
+    assert shares["shares"] == pytest.approx(exact, abs=0.03)
     assert shares["power law"] > 0.97
 
 
@@ -161,15 +161,18 @@ def test_what_the_corrected_equation_gives_is_told() -> None:
 
 def test_tuples_per_turn_and_the_power_law() -> None:
     curves = {MEASURED: {1.0: 100.0, 2.0: 200.0}, PAPER: {1.0: 40.0, 2.0: 80.0}, OURS: {1.0: 101.0, 2.0: 202.0}}
-    verdict = judge_matching(points(curves, "counts", power_law=4000.0))
+    verdict = judge_matching(points(curves, "counts", **{SHARES: 4000.0}))
     assert verdict.outcome == "not"
     assert "paper's equation: median deviation 60.0%" in verdict.measured
-    assert "power law as printed: median deviation 3900.0%" in verdict.measured
+    assert "equations 5 and 8: median deviation 3900.0%" in verdict.measured
     near = {**curves, PAPER: {1.0: 90.0, 2.0: 190.0}}
     assert judge_matching(points(near, "counts")).outcome == "held"
     assert judge_matching(points(near, "counts"), trend="grows").outcome == "held"
     falling = judge_matching(points(near, "counts"), trend="falls").marks["counts"]
     assert (falling.size, falling.trend) == (True, False)
+    unbounded = judge_matching(points({**near, PAPER: {1.0: 99.0}}, "counts"))
+    assert unbounded.outcome == "not"
+    assert "no bound by the paper's equation at 1 of 2 sizes" in unbounded.measured
 
 
 def test_resemblance_is_a_size() -> None:

@@ -18,7 +18,7 @@ from semistream.lab.measure.arriving import Arriving, Even, at_rest
 from semistream.lab.measure.delays import clock_of
 from semistream.lab.measure.runs import Estimate
 from semistream.lab.sources import Synthetic
-from semistream.lab.verdicts import Check, Curves, factor, judge
+from semistream.lab.verdicts import AHEAD, Check, Curves, factor, judge
 from semistream.lab.workloads.relation import SyntheticStream
 
 AT_REST, OVER_TIME = "ssbj-arrival-memory", "ssbj-arrival-steps"
@@ -120,7 +120,7 @@ def judge_at_rest(points: Sequence[Point]) -> Verdict:
             text = f"{name} {', '.join(f'{size:.1f}' for size in sizes)} MB"
             found.append(Check(f"{name} takes more memory for every higher rate", sizes == sorted(set(sizes)), text))
         ratios = curves.ratio("meshjoin", "ssbj")
-        less = bool(ratios) and all(ratio > 1 for ratio in ratios.values())
+        less = bool(ratios) and all(ratio >= AHEAD for ratio in ratios.values())
         found.append(Check("SSBJ takes less memory than MESHJOIN at every rate", less, ""))
         lowest = min(ratios, key=lambda x: ratios[x]) if ratios else None
         highest = max(ratios, key=lambda x: ratios[x]) if ratios else None

@@ -24,7 +24,7 @@ from semistream.lab.measure.delays import clock_of, distribution
 from semistream.lab.measure.runs import Estimate
 from semistream.lab.measure.steady import batch_rows, push_next, warm
 from semistream.lab.sources import Synthetic
-from semistream.lab.verdicts import Check, Curves, judge
+from semistream.lab.verdicts import AHEAD, Check, Curves, judge
 from semistream.lab.workloads.relation import SyntheticStream
 from semistream.lab.workloads.workload import Reading
 
@@ -147,13 +147,13 @@ def _judge(points: Sequence[Point]) -> Verdict:
             for scan in SCANS:
                 ratios = curves.ratio(scan, name)
                 text = ", ".join(f"{ratio:.1f}" for ratio in ratios.values())
-                shorter = bool(ratios) and all(ratio > 1 for ratio in ratios.values())
+                shorter = bool(ratios) and all(ratio >= AHEAD for ratio in ratios.values())
                 says = f"a shorter stay in {name} than in {scan} under bursts"
                 found.append(Check(says, shorter, f"{scan} over {name}: {text}"))
         scans = min((longer[scan] for scan in SCANS), default=0.0)
         for name in INDEXED:
             text = f"bursts make the stay up to {longer[name]:.1f} times as long in {name}, {scans:.1f} in a scan"
-            less = 0.0 < longer[name] <= scans
+            less = 0.0 < longer[name] < scans
             found.append(Check(f"bursts prolong the stay in {name} by less than in a scan", less, text))
         return found
 

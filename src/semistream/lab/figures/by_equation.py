@@ -146,7 +146,7 @@ def by_ssbj2019(at: Setting, corrected: bool = False) -> Calculated | None:
 
 
 def matching_by_ssj2014(at: Setting, corrected: bool = False, power_law: bool = False) -> tuple[float, float]:
-    """w_N and w_S by equations 5 and 7, 8 and 10; with `power_law` by equations 6 and 9 as they are printed."""
+    """w_N and w_S by the shares of equations 5 and 8; with `power_law` by equations 7 and 10 as they are printed."""
     h_S = _h_S_by_ssj2014(at)
     if not at.has_cache:
         return 0.0, ssj2014.equation_10_w_S_corrected(d=at.d, R_t=at.R_t, h_S=h_S)

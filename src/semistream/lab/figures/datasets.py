@@ -33,8 +33,8 @@ _CUSTOMER_BYTES, _ORDER_BYTES = 223, 138 + 4
 UNIFORM = (
     "By the benchmark's rules orders are spread evenly over two thirds of the customers. A customer is then asked for "
     "less than once in an R-cycle, and by the cache inequality none belongs in a cache: what a cache takes from H_S "
-    "is lost. ssbj2019 adapted the data and says that they behaved much as those of skew 1, so its orders were not "
-    "distributed as TPC-H distributes them."
+    "is lost. ssbj2019 adapted the data and says that they behaved much as those of skew 1: either its orders were not "
+    "distributed as TPC-H distributes them, or its factor does not come from a cache."
 )
 SKEWED = (
     "A waiting order takes nearly as many bytes as a cached customer, so a customer is worth caching from two orders "

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from semistream.cost.situation import Options
 from semistream.lab.figure import Axis, Point
 from semistream.lab.figures.ticks import MEMORY, SIZES, SKEWS, Ticks, percent
 from semistream.lab.laboratory import Lab
@@ -34,8 +35,8 @@ W_STAR = (
 class Family:
     """The algorithms of a paper and its data; `largest` is its largest R in tuples.
 
-    `fixed` options hold whoever is tuned; pages of `page_rows` tuples make a disk buffer of a page as large as the
-    paper's.
+    `fixed` options of an algorithm hold also where it is tuned; None is its default. Pages of `page_rows` tuples make a
+    disk buffer of a page as large as the paper's. An intermediate buffer takes `intermediate` of the largest R.
     """
 
     algorithms: tuple[str, ...]
@@ -43,7 +44,8 @@ class Family:
     order: str = "key"
     largest: int = 100_000_000
     page_rows: int | None = None
-    fixed: Mapping[str, float] = field(default_factory=dict)
+    fixed: Mapping[str, Options] = field(default_factory=dict)
+    intermediate: float | None = None
 
     def rows(self, lab: Lab) -> int:
         """This scale's stand-in for the paper's largest R; the paper's own size where that is smaller."""
@@ -54,19 +56,40 @@ class Family:
         rows = max(int(self.rows(lab) * share), 1)
         return lab.synthetic(rows, skew, repeated=self.repeated, order=self.order, page_rows=self.page_rows)
 
+    def held(self, lab: Lab, algorithm: str) -> Options:
+        """What the paper held fixed of an algorithm."""
+        fixed = dict(self.fixed.get(algorithm, {}))
+        if self.intermediate is not None and algorithm in _WITH_INTERMEDIATE:
+            fixed["intermediate_bytes"] = lab.memory(self.source(lab), self.intermediate)
+        return fixed
+
 
 SSBJ = Family(("ssbj", "meshjoin"), repeated=True)
 SSJ = Family(("ssj", "meshjoin"))
 SSCJ = Family(("cachejoin", "hybridjoin", "rmeshjoin", "meshjoin"))
+#: the two parts of X-HYBRIDJOIN's disk buffer are equal
 OX = Family(
-    ("oxhybridjoin", "xhybridjoin", "hybridjoin", "rmeshjoin", "meshjoin"), order="frequency", largest=8_000_000
+    ("oxhybridjoin", "xhybridjoin", "hybridjoin", "rmeshjoin", "meshjoin"),
+    order="frequency",
+    largest=8_000_000,
+    fixed={"xhybridjoin": {"pinned_pages": None}},
 )
 #: opcachejoin2020 has disk buffers of 850 records throughout: one page of as many, and not enough bytes for two
 RECORDS = 850
 _RECORD_BYTES = 128
 ONE_PAGE = {"buffer_bytes": RECORDS * _RECORD_BYTES * 3 // 2}
-PC = Family(("pcachejoin", "cachejoin"), largest=2_000_000, page_rows=RECORDS, fixed=ONE_PAGE)
-OPC = Family(("opcachejoin", "pcachejoin", "cachejoin"), largest=2_000_000, page_rows=RECORDS, fixed=ONE_PAGE)
+#: and from figure 4 on an intermediate buffer of 2 MB, of 240 MB that the largest R has
+_INTERMEDIATE = 2 / 240
+_WITH_INTERMEDIATE = ("pcachejoin", "opcachejoin")
+
+
+def _of_opcachejoin2020(*algorithms: str) -> Family:
+    fixed = dict.fromkeys(algorithms, ONE_PAGE)
+    return Family(algorithms, largest=2_000_000, page_rows=RECORDS, fixed=fixed, intermediate=_INTERMEDIATE)
+
+
+PC = _of_opcachejoin2020("pcachejoin", "cachejoin")
+OPC = _of_opcachejoin2020("opcachejoin", "pcachejoin", "cachejoin")
 
 
 def by_memory(lab: Lab, figure: str, family: Family, shares: Ticks = MEMORY, size: float = 1.0) -> Iterator[Point]:
@@ -75,8 +98,8 @@ def by_memory(lab: Lab, figure: str, family: Family, shares: Ticks = MEMORY, siz
     for share in shares.of(lab):
         memory = lab.memory(source, share)
         for algorithm in family.algorithms:
-            optimum = _optimum(algorithm, source, memory)
-            yield from lab.contest(figure, algorithm, percent(share), source, memory, fixed=family.fixed, **optimum)
+            held, optimum = family.held(lab, algorithm), _optimum(algorithm, source, memory)
+            yield from lab.contest(figure, algorithm, percent(share), source, memory, fixed=held, **optimum)
 
 
 def by_size(lab: Lab, figure: str, family: Family, memory_share: float = 0.1, sizes: Ticks = SIZES) -> Iterator[Point]:
@@ -85,8 +108,8 @@ def by_size(lab: Lab, figure: str, family: Family, memory_share: float = 0.1, si
     for size in sizes.of(lab):
         source = family.source(lab, size)
         for algorithm in family.algorithms:
-            optimum = _optimum(algorithm, source, memory)
-            yield from lab.contest(figure, algorithm, source.rows, source, memory, fixed=family.fixed, **optimum)
+            held, optimum = family.held(lab, algorithm), _optimum(algorithm, source, memory)
+            yield from lab.contest(figure, algorithm, source.rows, source, memory, fixed=held, **optimum)
 
 
 def by_skew(lab: Lab, figure: str, family: Family, memory_share: float = 0.1, skews: Ticks = SKEWS) -> Iterator[Point]:
@@ -95,8 +118,8 @@ def by_skew(lab: Lab, figure: str, family: Family, memory_share: float = 0.1, sk
         source = family.source(lab, skew=skew)
         memory = lab.memory(source, memory_share)
         for algorithm in family.algorithms:
-            optimum = _optimum(algorithm, source, memory)
-            yield from lab.contest(figure, algorithm, skew, source, memory, fixed=family.fixed, **optimum)
+            held, optimum = family.held(lab, algorithm), _optimum(algorithm, source, memory)
+            yield from lab.contest(figure, algorithm, skew, source, memory, fixed=held, **optimum)
 
 
 def optimum_ratio(keys: KeyClasses, memory: float) -> float:

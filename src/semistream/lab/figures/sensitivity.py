@@ -12,6 +12,8 @@ from semistream.lab.measure.runs import Estimate
 from semistream.lab.sources import Synthetic
 from semistream.lab.verdicts import FLAT, Check, Curves, best_inside, judge
 
+#: the paper's form, and SSBJ with our additions
+LITERAL, OURS = "ssbj literal", "ssbj"
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 BUFFER_SHARES = Ticks((0.04, 0.1, 0.25, 0.5), (0.02, 0.04, 0.07, 0.1, 0.17, 0.25, 0.35, 0.5))
 #: The paper takes 1 % of R; the small scale's R is so small that this would not hold a page and its parts.
@@ -27,24 +29,29 @@ def _setting(lab: Lab, figure: str) -> tuple[Synthetic, int]:
 
 def _figure_6a(lab: Lab) -> Iterator[Point]:
     source, memory = _setting(lab, "ssbj-6a")
-    for factor in FACTORS:
-        run = lab.measure("ssbj", source, memory, options={"switching_factor": factor})
-        yield from lab.rates("ssbj-6a", "ssbj", factor, run)
+    for series, literal in ((LITERAL, {"literal": True}), (OURS, {})):
+        for factor in FACTORS:
+            run = lab.measure("ssbj", source, memory, options={"switching_factor": factor, **literal})
+            yield from lab.rates("ssbj-6a", series, factor, run)
 
 
 def judge_6a(points: Sequence[Point]) -> Verdict:
+    """The paper's form is judged, since ours has the chance test, which is a hysteresis too; ours is told beside it."""
+
+    def told(curves: Curves, series: str) -> str:
+        curve = curves.series.get(series, {})
+        over = ", ".join(f"{rate / curve[1.0]:.2f} at {x:g}" for x, rate in curve.items()) if 1.0 in curve else "none"
+        return f"{series}, rate over that of factor 1: {over}"
+
     def checks(curves: Curves) -> list[Check]:
-        curve = curves.series.get("ssbj", {})
+        curve = curves.series.get(LITERAL, {})
         if 1.0 not in curve:
             return []
         best = max(curve, key=lambda x: curve[x])
-        text = ", ".join(f"{rate / curve[1.0]:.2f} at {x:g}" for x, rate in curve.items())
         others = [rate for x, rate in curve.items() if x != 1.0]
         return [
-            Check(
-                "a factor of 1 is best", curve[1.0] >= (1 - FLAT) * curve[best], f"rate over that of factor 1: {text}"
-            ),
-            Check("any other factor is markedly worse", max(others) < 0.95 * curve[1.0], "", "size"),
+            Check("a factor of 1 is best", curve[1.0] >= (1 - FLAT) * curve[best], told(curves, LITERAL)),
+            Check("any other factor is markedly worse", max(others) < 0.95 * curve[1.0], told(curves, OURS), "size"),
         ]
 
     return judge(
@@ -83,7 +90,8 @@ FIGURES = (
         Axis("switching factor", log=True),
         RATE,
         "A factor of 1, no hysteresis, is best; with any other the rate falls markedly (R of 20 million tuples, "
-        "memory of 1 % of R, skew 1; ours is 1 MB at least. The factors are not named; ours are 0.25 to 4).",
+        "memory of 1 % of R, skew 1; ours is 1 MB at least. The factors are not named; ours are 0.25 to 4. Nor is it "
+        "said how much is markedly: we hold it to 5 %).",
         _figure_6a,
         judge_6a,
     ),
