@@ -18,7 +18,7 @@ from semistream.cli.app import app
 from semistream.cost.profile import paper_profile
 from semistream.errors import ConfigError
 from semistream.lab.figure import Point
-from semistream.lab.figures.family import OPC, PC
+from semistream.lab.figures.family import OPC, OX, PC
 from semistream.lab.figures.papers import PAPERS
 from semistream.lab.figures.registry import FIGURES, chosen
 from semistream.lab.laboratory import Lab
@@ -280,12 +280,28 @@ def test_contestants_are_tuned_for_the_clock(finished: Path, data: Path) -> None
         source = PC.source(lab)
         memory = lab.memory(source, 0.5)
         for algorithm in OPC.algorithms:
-            options = lab.tuned(algorithm, source, memory, "papers", PC.fixed)
+            options = lab.tuned(algorithm, source, memory, "papers", OPC.held(lab, algorithm))
             run = lab.measure(algorithm, source, memory, options=options, turns=2)
             assert run is not None
-            # What the paper held fixed is: disk buffers of 850 records.
+            # What the paper held fixed is: disk buffers of 850 records, and I_B of 2 MB where R has 240.
             assert run.symbols["d"] == 850
+            held = source.rows * 120 * 2 // 240
+            assert options.get("intermediate_bytes") == (None if algorithm == "cachejoin" else held)
             assert (run.side_by_side is None) == (algorithm == "cachejoin")
+
+
+def test_both_parts_of_x_hybridjoins_buffer_are_equal(tmp_path: Path, data: Path) -> None:
+    with tiny_lab(tmp_path, data) as lab:
+        source, held = OX.source(lab), OX.held(lab, "xhybridjoin")
+        memory = lab.memory(source, 0.5)
+        options = lab.tuned("xhybridjoin", source, memory, "papers", held)
+        assert options["pinned_pages"] is None
+        run = lab.measure("xhybridjoin", source, memory, options=options, turns=2)
+        usual = lab.measure("xhybridjoin", source, memory, turns=2)
+        assert run is not None and usual is not None
+        # An option that is None is the default: both parts have the pages that the budget gives them.
+        assert "pinned_pages" not in run.settings["options"]
+        assert lab.measure("xhybridjoin", source, memory, options=held, turns=2).settings == usual.settings
 
 
 def test_streams_without_a_law_are_sampled(tmp_path: Path, data: Path) -> None:

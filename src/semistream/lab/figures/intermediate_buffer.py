@@ -34,8 +34,8 @@ def judge_3(points: Sequence[Point]) -> Verdict:
         text = f"best at {best:g} % of memory; " + ", ".join(
             f"{rate / curve[_BEST]:.3f} at {x:g} %" for x, rate in curve.items()
         )
-        larger = [rate for x, rate in curve.items() if x > _BEST]
-        falls = bool(larger) and all(after <= (1 + FLAT) * before for before, after in pairwise([curve[_BEST], *larger]))
+        larger = [rate for x, rate in curve.items() if x >= _BEST]
+        falls = all(after <= (1 + FLAT) * before for before, after in pairwise(larger))
         return [
             Check("2 % of memory is best", curve[_BEST] >= (1 - FLAT) * curve[best], text),
             Check("more than that is worse", falls and larger[-1] < (1 - FLAT) * curve[_BEST], text, "trend"),
