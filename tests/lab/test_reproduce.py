@@ -298,7 +298,8 @@ def test_both_parts_of_x_hybridjoins_buffer_are_equal(tmp_path: Path, data: Path
         assert options["pinned_pages"] is None
         run = lab.measure("xhybridjoin", source, memory, options=options, turns=2)
         usual = lab.measure("xhybridjoin", source, memory, turns=2)
-        assert run is not None and usual is not None
+        assert run is not None
+        assert usual is not None
         # An option that is None is the default: both parts have the pages that the budget gives them.
         assert "pinned_pages" not in run.settings["options"]
         assert lab.measure("xhybridjoin", source, memory, options=held, turns=2).settings == usual.settings
