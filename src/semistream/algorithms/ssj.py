@@ -10,7 +10,7 @@ That is what makes the algorithm right for many master tuples per key, where the
 
 Needs of R: nothing. Skew in the stream helps; without skew the cache gives back most of its bytes.
 
-Memory: M = (k + l)·v_P + 8·h_R + h_S·(v_S·f + v_P), cache of l pages.
+Memory: M = (k + l)·v_P + 8·h_R + h_S·(v_S·f + v_Q), cache of l pages.
 Cost:   c_loop = c_I/O(k·v_P) + d·(c_H + c_F) + w_S·(c_O + c_E + c_S + c_A) + w_N·(c_H + c_O + c_S).
 
 >>> import pyarrow as pa

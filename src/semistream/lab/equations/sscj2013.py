@@ -81,6 +81,8 @@ def equation_2_c_loop_corrected(
 ) -> float:
     """Equation 2 with a look-up in H_R for the tuples that miss as well, and c_F for the w_S tuples that leave H_S.
 
+    The first is a gap; the second is how ours counts, where the paper compares all d tuples of the disk buffer.
+
     >>> costs = dict(c_H=2, c_F=1, c_O=5, c_E=3, c_S=1, c_A=4)
     >>> round(1e9 * equation_2_c_loop_corrected(c_IO=lambda d: 7 * d, d=100, w_N=20, w_S=10, **costs))
     1220

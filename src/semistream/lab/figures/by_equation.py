@@ -124,6 +124,8 @@ def setting_of(
 def by_ssbj2019(at: Setting, corrected: bool = False) -> Calculated | None:
     """Equations 1 and 2; what SSBJ caches is what theorem 2 says with the bytes of equation 1, n being W·p_j.
 
+    Theorem 2 as printed has neither f nor v_P; that of the equation is taken in both forms.
+
     None where all of R is cached.
     """
     v_R, v_S, v_P = ssbj2019.V_R, ssbj2019.V_S, ssbj2019.V_P
