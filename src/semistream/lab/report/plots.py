@@ -15,6 +15,7 @@ settings["mark"] what.
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +40,9 @@ WAYS: dict[Way, str] = {
 PANEL_WIDTH, PANEL_HEIGHT = 5.0, 3.5
 #: in a page, one panel alone and one of several: at these sizes letters are as large as the page's small print
 _ALONE, _BESIDE = (5.6, 3.6), (3.9, 2.9)
+#: letters that fit: of a title and of a legend over the width of a panel, and of an axis along its height; and what the
+#: marker of a curve takes in a legend, in letters
+_TITLE, _ROW, _SIDE, _MARKER = 52, 66, 40, 8
 #: more points than that on a curve: no markers, and a band instead of bars
 _CROWDED = 25
 _QUANTILES = 5
@@ -78,10 +82,10 @@ def save_panels(
         for axes, (text, mine) in zip(grid, panels.items(), strict=True):
             draw_panel(axes, figure, mine, styles)
             axes.set_title(text)
-        canvas.suptitle(f"{figure.id}  {figure.title}", fontsize=11)
+        canvas.suptitle(textwrap.fill(f"{figure.id}  {figure.title}", _TITLE * len(panels)), fontsize=11)
         handles, labels = _legend(grid)
         if len(labels) > 1:
-            canvas.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 2 + 2 * len(panels)))
+            canvas.legend(handles, labels, loc="outside lower center", ncols=_columns(labels, len(panels)))
         paper.settle(canvas)
         return [paper.save(canvas, folder / f"{figure.id}.{kind}") for kind in ("svg", "png")]
 
@@ -131,7 +135,13 @@ def axis_label(axis: Axis) -> str:
 
 def _label_axes(axes: Axes, figure: Figure) -> None:
     axes.set_xlabel(axis_label(figure.x))
-    axes.set_ylabel(axis_label(figure.y))
+    axes.set_ylabel(textwrap.fill(axis_label(figure.y), _SIDE))
+
+
+def _columns(labels: Sequence[str], panels: int) -> int:
+    """Columns of a legend: no wider together than the panels above them."""
+    fitting = _ROW * panels // (max(map(len, labels)) + _MARKER)
+    return max(min(len(labels), 2 + 2 * panels, fitting), 1)
 
 
 def _legend(grid: Sequence[Axes]) -> tuple[list[Artist], list[str]]:
