@@ -42,7 +42,9 @@ PANEL_WIDTH, PANEL_HEIGHT = 5.0, 3.5
 _ALONE, _BESIDE = (5.6, 3.6), (3.9, 2.9)
 #: letters that fit: of a title and of a legend over the width of a panel, and of an axis along its height; and what the
 #: marker of a curve takes in a legend, in letters
-_TITLE, _ROW, _SIDE, _MARKER = 52, 66, 40, 8
+_TITLE, _ROW, _SIDE, _MARKER = 52, 72, 40, 8
+#: inches of a line of text
+_LINE = 0.2
 #: more points than that on a curve: no markers, and a band instead of bars
 _CROWDED = 25
 _QUANTILES = 5
@@ -77,15 +79,19 @@ def save_panels(
 ) -> list[Path]:
     """Panels side by side under their captions, with one legend, as SVG and as PNG; `same_y` gives them one scale."""
     with paper.settings():
-        canvas = paper.new_canvas(PANEL_WIDTH * len(panels), height + 0.9)
+        title = textwrap.wrap(f"{figure.id}  {figure.title}", _TITLE * len(panels))
+        labels = list(dict.fromkeys(point.series for mine in panels.values() for point in mine))
+        columns = _columns(labels, len(panels))
+        lines = len(title) + -(-len(labels) // columns)
+        canvas = paper.new_canvas(PANEL_WIDTH * len(panels), height + 0.5 + _LINE * lines)
         grid = canvas.subplots(1, len(panels), squeeze=False, sharey=same_y)[0]
         for axes, (text, mine) in zip(grid, panels.items(), strict=True):
             draw_panel(axes, figure, mine, styles)
             axes.set_title(text)
-        canvas.suptitle(textwrap.fill(f"{figure.id}  {figure.title}", _TITLE * len(panels)), fontsize=11)
+        canvas.suptitle("\n".join(title), fontsize=11)
         handles, labels = _legend(grid)
         if len(labels) > 1:
-            canvas.legend(handles, labels, loc="outside lower center", ncols=_columns(labels, len(panels)))
+            canvas.legend(handles, labels, loc="outside lower center", ncols=columns)
         paper.settle(canvas)
         return [paper.save(canvas, folder / f"{figure.id}.{kind}") for kind in ("svg", "png")]
 
