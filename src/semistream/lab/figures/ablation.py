@@ -64,7 +64,8 @@ def per_cycle(run: Run, source: Source) -> Estimate:
 def charged_by_the_papers(run: Run) -> float:
     """Bytes that equation 1 of ssbj2019 charges for what this run held: (b + h_R·f)·v_R + h_S·(v_P + f·v_S).
 
-    The paper has no value for f; ours is the 8 of its relatives. A comparison only. No plan charges like that: bytes that are really held are what a budget is a promise about.
+    The paper has no value for f; ours is the 8 of its relatives. A comparison only: no plan charges like that, for
+    bytes that are really held are what a budget is a promise about.
     """
     held, v_S = run.symbols, WAITING_BYTES - _POINTER
     return (held["d"] + held["h_R"] * _FUDGE) * MASTER_ROW_BYTES + held["h_S"] * (_POINTER + _FUDGE * v_S)

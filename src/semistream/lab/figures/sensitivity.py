@@ -57,11 +57,11 @@ def judge_6a(points: Sequence[Point]) -> Verdict:
     return judge(
         points,
         checks,
-        "The paper's form judges a key by its tuples in one R-cycle, so that chance lets rare keys in, the more of them "
-        "the lower the factor. They take memory from H_S, its R-cycles become shorter, and chance larger: its cache "
-        "swings with a factor of 1 and below, and with 0.25 no waiting tuple fits any more. A larger factor is a margin "
-        "against chance. Ours has one in its chance test, and is best with 1; above it the top is flat, for keys near "
-        "the border of the inequality take about the same bytes on either side of it.",
+        "The paper's form judges a key by its tuples in one R-cycle, so that chance lets rare keys in, the more of "
+        "them the lower the factor. They take memory from H_S, its R-cycles become shorter, and chance larger: its "
+        "cache swings with a factor of 1 and below, and with 0.25 no waiting tuple fits any more. A larger factor is "
+        "a margin against chance. Ours has one in its chance test, and is best with 1; above it the top is flat, for "
+        "keys near the border of the inequality take about the same bytes on either side of it.",
     )
 
 
