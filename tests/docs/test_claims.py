@@ -8,7 +8,7 @@ import pytest
 from tests.docs.pages import ROOT
 
 from semistream.lab.figure import PARTS, Point
-from semistream.lab.figures import inequality, main_memory, tuning
+from semistream.lab.figures import inequality, main_memory, sensitivity, tuning
 from semistream.lab.figures.compared import MEASURED, OURS, PAPER
 from semistream.lab.figures.distribution import LAW, MADE
 from semistream.lab.figures.family import OPC, OX, SSBJ, SSCJ, SSJ
@@ -66,7 +66,7 @@ def anything() -> list[Point]:
         *algorithms,
         *(f"{name} {kind}" for name in algorithms for kind in (MEASURED, PAPER, OURS)),
         *(MEASURED, PAPER, OURS, MADE, LAW, tuning.AT_PAPERS, tuning.AT_OURS),
-        *("ssij", inequality.BALANCED, main_memory.RESIDENT),
+        *("ssij", inequality.BALANCED, main_memory.RESIDENT, sensitivity.LITERAL),
     }
     return [
         Point("", "wall", name, x, 1 + x, 1 + x, 1 + x, 1, {"load": x, "cache_share": x, "buffer_share": x})

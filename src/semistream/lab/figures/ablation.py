@@ -40,7 +40,7 @@ _HARMLESS, _MOST_LOST = 0.98, 0.95
 #: a second buffer. So they stand beside themselves with the smallest cache, which answers nothing on a uniform stream
 #: (four tenths of one with skew 1), and beside HYBRIDJOIN, which is told and not judged.
 _NO_CACHE: Mapping[str, Any] = {"cache_share": 0.005, "literal": True}
-_TOLD = "hybridjoin"
+_BESIDE = "hybridjoin"
 _PARENTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "ssbj": ("meshjoin", {}),
     "ssj": ("meshjoin", {}),
@@ -121,8 +121,8 @@ def _over_parent(
     parent, smallest = _PARENTS[name]
     yield from _over(lab, figure, x, source, memory, (name, series), (parent, smallest))
     if parent == name:
-        told = {f"{name} over {_TOLD}": series[name]}
-        yield from _over(lab, figure, x, source, memory, (name, told), (_TOLD, {}))
+        beside = {f"{name} over {_BESIDE}": series[name]}
+        yield from _over(lab, figure, x, source, memory, (name, beside), (_BESIDE, {}))
 
 
 def _over(
@@ -170,8 +170,8 @@ def judge_unearned(points: Sequence[Point]) -> Verdict:
             curve, literal = curves.series.get(name, {}), curves.series.get(f"{name} literal", {})
             if 0.0 in curve:
                 text = f"{name} {curve[0.0]:.2f}, literal {literal.get(0.0, 0.0):.2f}"
-                over = curves.series.get(f"{name} over {_TOLD}", {})
-                text += f", over {_TOLD} {over[0.0]:.2f}" if 0.0 in over else ""
+                over = curves.series.get(f"{name} over {_BESIDE}", {})
+                text += f", over {_BESIDE} {over[0.0]:.2f}" if 0.0 in over else ""
                 found.append(Check(f"{name} loses at most 5 %", curve[0.0] >= _MOST_LOST, text))
             if literal.get(1.0):
                 kept = curve.get(1.0, 0.0) / literal[1.0]
@@ -185,10 +185,10 @@ def judge_tpch(points: Sequence[Point]) -> Verdict:
     def checks(curves: Curves) -> list[Check]:
         found = []
         for name in _PARENTS:
-            curve, over = curves.series.get(name, {}), curves.series.get(f"{name} over {_TOLD}", {})
+            curve, over = curves.series.get(name, {}), curves.series.get(f"{name} over {_BESIDE}", {})
             if curve:
                 text = ", ".join(f"{y:.3f} at {x:g} %" for x, y in curve.items())
-                text += f", over {_TOLD} {', '.join(f'{y:.3f}' for y in over.values())}" if over else ""
+                text += f", over {_BESIDE} {', '.join(f'{y:.3f}' for y in over.values())}" if over else ""
                 holds = min(curve.values()) >= _MOST_LOST
                 found.append(Check(f"{name} loses at most 5 %", holds, f"{name} {text}"))
         return found

@@ -38,7 +38,7 @@ def _figure_6a(lab: Lab) -> Iterator[Point]:
 def judge_6a(points: Sequence[Point]) -> Verdict:
     """The paper's form is judged, since ours has the chance test, which is a hysteresis too; ours is told beside it."""
 
-    def told(curves: Curves, series: str) -> str:
+    def relative(curves: Curves, series: str) -> str:
         curve = curves.series.get(series, {})
         over = ", ".join(f"{rate / curve[1.0]:.2f} at {x:g}" for x, rate in curve.items()) if 1.0 in curve else "none"
         return f"{series}, rate over that of factor 1: {over}"
@@ -50,8 +50,8 @@ def judge_6a(points: Sequence[Point]) -> Verdict:
         best = max(curve, key=lambda x: curve[x])
         others = [rate for x, rate in curve.items() if x != 1.0]
         return [
-            Check("a factor of 1 is best", curve[1.0] >= (1 - FLAT) * curve[best], told(curves, LITERAL)),
-            Check("any other factor is markedly worse", max(others) < 0.95 * curve[1.0], told(curves, OURS), "size"),
+            Check("a factor of 1 is best", curve[1.0] >= (1 - FLAT) * curve[best], relative(curves, LITERAL)),
+            Check("any other factor is markedly worse", max(others) < 0.95 * curve[1.0], relative(curves, OURS), "size"),
         ]
 
     return judge(
