@@ -51,7 +51,9 @@ def judge_6a(points: Sequence[Point]) -> Verdict:
         others = [rate for x, rate in curve.items() if x != 1.0]
         return [
             Check("a factor of 1 is best", curve[1.0] >= (1 - FLAT) * curve[best], relative(curves, LITERAL)),
-            Check("any other factor is markedly worse", max(others) < 0.95 * curve[1.0], relative(curves, OURS), "size"),
+            Check(
+                "any other factor is markedly worse", max(others) < 0.95 * curve[1.0], relative(curves, OURS), "size"
+            ),
         ]
 
     return judge(
