@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from semistream.lab.figures.sensitivity import judge_6a
 from semistream.lab.figures.times import judge_times
 from semistream.lab.figures.tuning import judge_surface
 from semistream.lab.measure.runs import Estimate
+from semistream.lab.report.marks import marks_text
 from semistream.lab.verdicts import Curves as Judged
 from semistream.lab.verdicts import rises
 from semistream.lab.workloads.optimum import optimal_tuples_per_cycle
@@ -294,3 +296,38 @@ def test_a_rate_is_all_tuples_over_all_seconds() -> None:
     even = Estimate.ratio([10.0, 20.0, 30.0], [1.0, 2.0, 3.0])
     assert (even.mean, even.low, even.high) == (10.0, 10.0, 10.0)
     assert Estimate.ratio([0.0], [0.0]).mean == 0.0
+
+
+def timed(taken: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> list[Point]:
+    return [
+        *points({"ssbj": {1.0: 70.0, 10.0: 820.0}}, "wall", cpus=2, taken=taken),
+        *points({"meshjoin": {1.0: 10.0, 10.0: 100.0}}, "wall", cpus=2, taken=other),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("other", "pace", "marked"),
+    [
+        ({"at": "later", "work_s": 1.05, "read_s_per_byte": 2.1}, 1.05, False),
+        ({"at": "later", "work_s": 0.5, "read_s_per_byte": 2.0}, 2.0, True),
+        ({"at": "later", "work_s": 1.0, "read_s_per_byte": 3.0}, 1.5, True),
+        # Through the page cache nothing is read.
+        ({"at": "later", "work_s": 1.0}, 1.0, False),
+    ],
+)
+def test_a_wall_clock_on_a_machine_that_changed_is_marked(other: Mapping[str, Any], pace: float, marked: bool) -> None:
+    verdict = judge_5a(timed({"at": "first", "work_s": 1.0, "read_s_per_byte": 2.0}, other))
+    assert verdict.marks["wall"].pace == pytest.approx(pace)
+    assert verdict.marks["wall"].unpaced == 0
+    assert marks_text(verdict.marks["wall"]).endswith(" †") == marked
+    said = f"The machine was up to {pace:.2f} times faster for some points than for others."
+    assert any(said in note for note in verdict.notes) == marked
+
+
+def test_a_wall_clock_of_a_machine_that_nobody_looked_at_is_marked() -> None:
+    verdict = judge_5a(timed({"at": "first", "work_s": 1.0}, None))
+    assert verdict.marks["wall"].unpaced == 2
+    assert marks_text(verdict.marks["wall"]).endswith(" †")
+    assert any("Of 2 points nobody noted how fast it was." in note for note in verdict.notes)
+    # Neither counts nor the papers' clock depend on the machine.
+    assert "†" not in marks_text(judge_5a([replace(p, way="papers") for p in timed(None, None)]).marks["papers"])

@@ -117,6 +117,8 @@ def _as_json(verdict: Verdict) -> dict[str, object]:
                 "trend": found.trend,
                 "sizes": list(found.sizes),
                 "points_not_at_rest": found.unrested,
+                "pace": round(found.pace, 3),
+                "points_without_pace": found.unpaced,
             }
             for way, found in verdict.marks.items()
         },

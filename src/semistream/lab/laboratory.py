@@ -28,6 +28,7 @@ from semistream.lab.calibrate.calibrate import calibrate
 from semistream.lab.figure import Point, Way
 from semistream.lab.forms import path_of
 from semistream.lab.measure.opening import open_named
+from semistream.lab.measure.pace import Pace
 from semistream.lab.measure.runs import Estimate, RunLog
 from semistream.lab.measure.steady import RULES, Run, batch_rows, run_steady
 from semistream.lab.measure.together import Together
@@ -105,6 +106,7 @@ class Lab:
             raise
         self.profiles: dict[str, CostProfile] = {"papers": papers_clock(machine), "machine": machine}
         self._tuning = dict(self.profiles)
+        self._pace = Pace()
         self._masters: dict[str, Master] = {}
         #: stores that may be removed when others need their place; None without a limit
         self.shelf = None if data_limit is None else Shelf(self.data, data_limit, own=data is None)
@@ -271,7 +273,7 @@ class Lab:
             self.say(f"{name}, R = {source.rows:,}, M = {memory:,}")
             try:
                 with self.open(name, source, memory, **settings["options"], **schedule) as join:
-                    return run_steady(join, source.stream(batch, self.data), batch, turns, self.together)
+                    return run_steady(join, source.stream(batch, self.data), batch, turns, self.together, self._pace)
             except BudgetError as error:
                 return {"refused": str(error)}
 
@@ -397,6 +399,8 @@ class Lab:
             known |= {name: run.settings[name] for name in ("algorithm", "source", "memory", "options", "direct")}
             known |= {"d": run.symbols["d"], "h_R": run.symbols["h_R"], "h_S": run.symbols["h_S"]}
             known |= {"hit_share": run.hit_share().mean, "steady": run.steady, "cpus": run.timed.get("cpus")}
+            if way == "wall":
+                known |= {"taken": run.taken}
             if run.side_by_side is not None:
                 overlap = self.profiles["papers"].units.get(f"{OVERLAP}.{run.algorithm}")
                 known |= {"side_by_side": run.side_by_side, "cpu_share": run.cpu_share}

@@ -27,6 +27,9 @@ FLAT = 0.02
 #: a ratio that changes by less from one end of the axis to the other has no trend; nor may it go back by more between
 TREND = 0.05
 
+#: a machine whose pace differs by no more than this between two runs is taken for the same one
+PACE = 1.1
+
 #: in the order in which they are asked; the first one that a figure has gives the one-word outcome
 CLOCKS: Mapping[Way, str] = {
     "counts": "counts",
@@ -100,14 +103,21 @@ def judge(
         return Verdict("not", "nothing was measured", "no operator accepted these budgets, or the data is missing")
     without = unjudged or {}
     found = {way: checks(Curves(points, way)) for way in ways}
-    marks = {way: _marks(made, points, way, without.get(way, "")) for way, made in found.items()}
+    marks = {
+        way: _marks(made, [p for p in points if p.way == way], without.get(way, "")) for way, made in found.items()
+    }
     judging = [way for way in ways if way not in without]
     deciding = found[judging[0]] if judging else []
     outcome: Outcome = "not"
     if any(check.holds for check in deciding):
         outcome = "held" if all(check.holds for check in deciding) else "partly"
     measured = ". ".join(_by_clock(way, found[way], marks[way]) for way in ways) + "."
-    remarks = (*_rest_notes(marks), *notes, *(f"{CLOCKS[way]}: not judged, {text}" for way, text in without.items()))
+    remarks = (
+        *_rest_notes(marks),
+        *_pace_notes(marks),
+        *notes,
+        *(f"{CLOCKS[way]}: not judged, {text}" for way, text in without.items()),
+    )
     failed = {check.says: None for way in judging for check in found[way] if not check.holds}
     if not failed and deciding:
         return Verdict(outcome, measured, "", marks, remarks)
@@ -115,7 +125,11 @@ def judge(
     return Verdict(outcome, measured, f"Not so on at least one clock: {text}. {why}".strip(), marks, remarks)
 
 
-def _marks(found: Sequence[Check], points: Sequence[Point], way: Way, unjudged: str) -> Marks:
+def _marks(found: Sequence[Check], points: Sequence[Point], unjudged: str) -> Marks:
+    """By the points of one clock."""
+    # Runs say how many CPUs they had from the beginning, and later also when it was and how fast the machine was.
+    timed = [p.settings.get("taken") for p in points if p.way == "wall" and p.settings.get("cpus") is not None]
+    paces = [taken for taken in timed if taken is not None]
     held: dict[Part, bool | None] = {}
     for part in PARTS:
         mine = [check.holds for check in found if check.part == part]
@@ -126,7 +140,9 @@ def _marks(found: Sequence[Check], points: Sequence[Point], way: Way, unjudged: 
         trend=held["trend"],
         sizes=tuple(check.share for check in found if check.share is not None),
         numbers=_numbers(found),
-        unrested=sum(point.way == way and point.settings.get("steady") is False for point in points),
+        unrested=sum(point.settings.get("steady") is False for point in points),
+        pace=spread(paces),
+        unpaced=len(timed) - len(paces),
         unjudged=unjudged,
     )
 
@@ -137,6 +153,38 @@ def _rest_notes(marks: Mapping[Way, Marks]) -> list[str]:
         return []
     text = ", ".join(f"{clock} {number}" for clock, number in open_runs.items())
     return [f"Points whose runs did not come to rest within their limit: {text}. What is judged by them is open."]
+
+
+def _pace_notes(marks: Mapping[Way, Marks]) -> list[str]:
+    """What is known of the machine while the wall clock was read."""
+    found = marks.get("wall")
+    if found is None or is_of_one_pace(found):
+        return []
+    said = []
+    if found.pace > PACE:
+        said.append(f"The machine was up to {found.pace:.2f} times faster for some points than for others.")
+    if found.unpaced:
+        said.append(f"Of {found.unpaced} points nobody noted how fast it was.")
+    return [f"Wall clock: {' '.join(said)} A small lead may be the machine's."]
+
+
+def spread(paces: Sequence[Mapping[str, float]]) -> float:
+    """The slowest over the fastest machine, in work or in reads, whichever differs more.
+
+    >>> spread([{"work_s": 1.0, "read_s_per_byte": 2.0}, {"work_s": 1.25}])
+    1.25
+    """
+    widest = 1.0
+    for part in ("work_s", "read_s_per_byte"):
+        found = [pace[part] for pace in paces if part in pace]
+        if found:
+            widest = max(widest, max(found) / min(found))
+    return widest
+
+
+def is_of_one_pace(marks: Marks) -> bool:
+    """Whether the machine is known to have been equally fast for all points whose time was taken."""
+    return not marks.unpaced and marks.pace <= PACE
 
 
 def _numbers(found: Sequence[Check]) -> str:

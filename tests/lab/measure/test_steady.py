@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 import pytest
 
-from semistream import open_join
+from semistream import build_pages, open_join
 from semistream.algorithms.registry import ALGORITHMS
 from semistream.engine.join import SemiStreamJoin
 from semistream.engine.share import MovingShare
+from semistream.lab.measure.opening import open_named
 from semistream.lab.measure.steady import (
     Round,
     Warmed,
@@ -74,6 +78,20 @@ def test_a_steady_run_says_what_the_join_looked_like(master: pa.Table) -> None:
         assert symbols["h_S"] == join.waiting > 0
         assert symbols["k"] == join.plan.k > 1
         assert symbols["d"] * (symbols["k"] - 1) < ROWS <= symbols["d"] * symbols["k"]
+
+
+@pytest.mark.parametrize(("reads", "parts"), [("direct", {"work_s", "read_s_per_byte"}), ("mapped", {"work_s"})])
+def test_a_run_says_when_it_was_and_how_fast_the_machine_was(
+    reads: Literal["direct", "mapped"], parts: set[str], master: pa.Table, tmp_path: Path
+) -> None:
+    store = tmp_path / "r"
+    build_pages(master, store, on=KEY)
+    with open_named("meshjoin", master=store, on=KEY, memory=MEMORY, reads=reads, stream_schema=STREAM_SCHEMA) as join:
+        taken = run_steady(join, _stream(), BATCH, turns=2)["taken"]
+    before, after = taken["pace"]
+    assert before.keys() == after.keys() == parts
+    assert all(seconds > 0 for seconds in (*before.values(), *after.values()))
+    assert timedelta(0) <= datetime.now(UTC) - datetime.fromisoformat(taken["at"]) < timedelta(hours=1)
 
 
 def test_a_new_algorithm_is_warmed_up_by_how_it_reads_r(master: pa.Table) -> None:

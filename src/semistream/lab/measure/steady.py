@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -26,6 +27,7 @@ from semistream.cost.clock import CostClock, counted, row_bytes
 from semistream.cost.profile import CostProfile, machine_info
 from semistream.engine.join import SemiStreamJoin
 from semistream.lab.figure import Way
+from semistream.lab.measure.pace import Pace, mean_pace
 from semistream.lab.measure.runs import Estimate
 from semistream.lab.measure.together import Together
 from semistream.lab.workloads.relation import WAITING_BYTES
@@ -86,12 +88,13 @@ def run_steady(
     batch: int,
     turns: int | None = None,
     together: Together | None = None,
+    pace: Pace | None = None,
 ) -> dict[str, Any]:
     """Warm up, measure, and say what the operator looked like, as JSON values.
 
-    Other processes may warm up `together` with this one; turns are measured alone.
+    Other processes may warm up `together` with this one; turns are measured alone, and the machine's `pace` with them.
     """
-    rule, others = warm_up_of(join), together or Together()
+    rule, others, machine = warm_up_of(join), together or Together(), pace or Pace()
     for _ in range(_MOST_TRIES):
         warmed = warm(join, partial(push_next, join, stream, others))
         # Few loads would say little: a turn has enough of them, unless they serve very many tuples each.
@@ -99,7 +102,9 @@ def run_steady(
         turn_batches = max(round(max(warmed.block_tuples * rule.turn_blocks, enough) / batch), 2)
         begun = restarts(join)
         with others.alone():
+            before = machine.now(join.master, join.direct)
             measured = [turn(join, stream, batch, turn_batches) for _ in range(turns or rule.turns)]
+            after = machine.now(join.master, join.direct)
         kept = restarts(join) == begun
         if kept:
             break
@@ -121,6 +126,7 @@ def run_steady(
         "steady": warmed.steady and kept,
         "most_rounds": rule.most_rounds,
         "cpus": machine_info()["cpus"],
+        "taken": {"at": datetime.now(UTC).isoformat(timespec="seconds"), "pace": [before, after]},
     }
 
 
@@ -316,6 +322,12 @@ class Run:
     def steady(self) -> bool:
         """Whether what was counted, and what was timed, was at rest."""
         return bool(self.result["steady"]) and bool(self.timed["steady"])
+
+    @property
+    def taken(self) -> dict[str, Any] | None:
+        """When the wall clock was read, and how fast the machine was then; None if nobody noted it."""
+        taken = self.timed.get("taken")
+        return None if taken is None else {"at": taken["at"], **mean_pace(taken["pace"])}
 
     @property
     def cpu_share(self) -> float | None:

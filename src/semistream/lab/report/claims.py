@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from semistream.lab.figure import Figure, Verdict
-from semistream.lab.report.marks import COLUMNS, marks_text, tally
-from semistream.lab.verdicts import CLOCKS
+from semistream.lab.report.marks import COLUMNS, RESTLESS, UNEVEN, marks_text, tally
+from semistream.lab.verdicts import CLOCKS, PACE
 
 CLAIMS = "claims.md"
 _HEAD = ("figure", "claim", *(CLOCKS[way] for way in COLUMNS), "measured", "why", "notes")
@@ -24,8 +24,9 @@ def claims_table(
         held = ", ".join(f"{part} {held} of {judged}" for part, (held, judged) in found.items())
         lines.append(f"- what holds, {CLOCKS[way]}: {held}")
     lines.append(
-        "- marks are direction, size and trend: ✓ holds, ✗ does not, – not claimed or not judged; * some runs were not "
-        "at rest"
+        "- marks are direction, size and trend: ✓ holds, ✗ does not, – not claimed or not judged; "
+        f"{RESTLESS} some runs were not at rest; {UNEVEN} the machine was not equally fast for all runs, by more than "
+        f"{PACE - 1:.0%}, or nobody noted how fast it was"
     )
     if missing:
         lines.append(f"- not measured: {', '.join(figure.id for figure in missing)}")

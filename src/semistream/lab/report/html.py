@@ -24,7 +24,7 @@ from semistream.lab.report.numbers import short
 from semistream.lab.report.plots import axis_label, caption, inline_panels, needs_legend, save_plots
 from semistream.lab.report.results import Results, read_results
 from semistream.lab.report.story import Judged, story
-from semistream.lab.verdicts import AHEAD, CLOCKS, FACTOR_REACHED, TREND
+from semistream.lab.verdicts import AHEAD, CLOCKS, FACTOR_REACHED, PACE, TREND
 
 REPORT = "report.html"
 PLOTS = "plots"
@@ -39,7 +39,8 @@ _READING = (
     "R-cycle: no clock touches it. Then the wall clock. Then the papers' clock: what a run did (reads, look-ups, "
     "output rows …) times unit costs of the papers' time, fitted to the rates that their texts print. ✓ holds, ✗ does "
     "not, – is not claimed or cannot be judged; the number is our factor over the claimed one, * marks runs that did "
-    f"not come to rest. Ahead is by {AHEAD - 1:.0%}, a factor is met by {FACTOR_REACHED:.2f} to "
+    f"not come to rest, † runs for which the machine was not equally fast, by more than {PACE - 1:.0%}, or nobody "
+    f"noted how fast it was. Ahead is by {AHEAD - 1:.0%}, a factor is met by {FACTOR_REACHED:.2f} to "
     f"{1 / FACTOR_REACHED:.2f} of it, a trend is a change of {TREND:.0%} and more than the intervals at its ends. "
     "Values are means with 95 % confidence intervals. Claims are the papers', or ours from before we measured."
 )

@@ -6,11 +6,16 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from semistream.lab.figure import PARTS, Figure, Marks, Part, Point, Verdict, Way
-from semistream.lab.verdicts import CLOCKS, sizes_text
+from semistream.lab.verdicts import CLOCKS, is_of_one_pace, sizes_text
 
 #: clocks with a column of their own; this machine's cost clock is a shadow of the wall clock, and only told
 COLUMNS: tuple[Way, ...] = ("counts", "wall", "papers")
 SIGNS = {True: "✓", False: "✗", None: "–"}
+RESTLESS, UNEVEN = "*", "†"
+_DOUBTS = {
+    RESTLESS: "some runs did not come to rest",
+    UNEVEN: "the machine was not equally fast for all runs, or nobody noted how fast it was",
+}
 _CLASSES = {True: "held", False: "not", None: "open"}
 _WORDS = {True: "holds", False: "does not hold", None: "is not judged"}
 
@@ -21,11 +26,11 @@ def marks_text(marks: Marks | None) -> str:
         return ""
     size = sizes_text(marks.sizes)
     found = [SIGNS[marks.of(part)] + (f" ({size})" if part == "size" and size else "") for part in PARTS]
-    return " ".join(found) + _unrested(marks)
+    return " ".join([*found, *_doubts(marks)])
 
 
-def _unrested(marks: Marks) -> str:
-    return " *" if marks.unrested else ""
+def _doubts(marks: Marks) -> list[str]:
+    return [sign for sign, there in ((RESTLESS, marks.unrested), (UNEVEN, not is_of_one_pace(marks))) if there]
 
 
 def marks_html(marks: Marks | None) -> str:
@@ -40,8 +45,8 @@ def marks_html(marks: Marks | None) -> str:
     if marks.sizes:
         low, high = f"{min(marks.sizes):.2f}", f"{max(marks.sizes):.2f}"
         size = f"<i>{low if low == high else f'{low}–{high}'}</i>"
-    rest = '<abbr title="some runs did not come to rest">*</abbr>' if marks.unrested else ""
-    return f'<span class="marks">{shown}{size}{rest}</span>'
+    doubts = "".join(f'<abbr title="{_DOUBTS[sign]}">{sign}</abbr>' for sign in _doubts(marks))
+    return f'<span class="marks">{shown}{size}{doubts}</span>'
 
 
 def tally(verdicts: Sequence[Verdict]) -> dict[Way, dict[Part, tuple[int, int]]]:
