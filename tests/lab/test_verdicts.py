@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -320,7 +320,7 @@ def test_a_wall_clock_on_a_machine_that_changed_is_marked(other: Mapping[str, An
     assert verdict.marks["wall"].pace == pytest.approx(pace)
     assert verdict.marks["wall"].unpaced == 0
     assert marks_text(verdict.marks["wall"]).endswith(" †") == marked
-    said = f"The machine was up to {pace:.2f} times faster for some points than for others."
+    said = f"The machine was {pace:.2f} times faster for some series, or values of x, than for others."
     assert any(said in note for note in verdict.notes) == marked
 
 
@@ -331,3 +331,16 @@ def test_a_wall_clock_of_a_machine_that_nobody_looked_at_is_marked() -> None:
     assert any("Of 2 points nobody noted how fast it was." in note for note in verdict.notes)
     # Neither counts nor the papers' clock depend on the machine.
     assert "†" not in marks_text(judge_5a([replace(p, way="papers") for p in timed(None, None)]).marks["papers"])
+
+
+def test_a_moment_at_a_single_point_is_no_other_machine() -> None:
+    """Means per contestant and per place count; a contestant, or a place, with another machine throughout is told."""
+
+    def pace(slow: Callable[[str, float], float]) -> float:
+        made = points({name: dict.fromkeys(range(10), 1.0) for name in ("ssbj", "meshjoin")}, "wall", cpus=2)
+        taken = [replace(p, settings={"cpus": 2, "taken": {"work_s": slow(p.series, p.x)}}) for p in made]
+        return judge_5a(taken).marks["wall"].pace
+
+    assert pace(lambda series, x: 1.15 if (series, x) == ("ssbj", 3) else 1.0) == pytest.approx(1.075)
+    assert pace(lambda series, x: 1.15 if series == "ssbj" else 1.0) == pytest.approx(1.15)
+    assert pace(lambda series, x: 1.15 if x > 4 else 1.0) == pytest.approx(1.15)

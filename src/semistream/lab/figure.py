@@ -60,7 +60,7 @@ class Marks:
     numbers: str = ""
     #: points that were not at rest among those this clock judged
     unrested: int = 0
-    #: the slowest over the fastest machine among those points, and how many of them do not say how fast it was
+    #: how many times faster the machine was for some of them than for others, and how many do not say how fast it was
     pace: float = 1.0
     unpaced: int = 0
     #: why this clock does not judge

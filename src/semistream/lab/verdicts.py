@@ -27,7 +27,7 @@ FLAT = 0.02
 #: a ratio that changes by less from one end of the axis to the other has no trend; nor may it go back by more between
 TREND = 0.05
 
-#: a machine whose pace differs by no more than this between two runs is taken for the same one
+#: a machine that is faster by no more than this for some contestants than for others is the same for all
 PACE = 1.1
 
 #: in the order in which they are asked; the first one that a figure has gives the one-word outcome
@@ -128,8 +128,8 @@ def judge(
 def _marks(found: Sequence[Check], points: Sequence[Point], unjudged: str) -> Marks:
     """By the points of one clock."""
     # Runs say how many CPUs they had from the beginning, and later also when it was and how fast the machine was.
-    timed = [p.settings.get("taken") for p in points if p.way == "wall" and p.settings.get("cpus") is not None]
-    paces = [taken for taken in timed if taken is not None]
+    timed = [point for point in points if point.way == "wall" and point.settings.get("cpus") is not None]
+    paced = [point for point in timed if point.settings.get("taken") is not None]
     held: dict[Part, bool | None] = {}
     for part in PARTS:
         mine = [check.holds for check in found if check.part == part]
@@ -141,8 +141,8 @@ def _marks(found: Sequence[Check], points: Sequence[Point], unjudged: str) -> Ma
         sizes=tuple(check.share for check in found if check.share is not None),
         numbers=_numbers(found),
         unrested=sum(point.settings.get("steady") is False for point in points),
-        pace=spread(paces),
-        unpaced=len(timed) - len(paces),
+        pace=unevenness(paced),
+        unpaced=len(timed) - len(paced),
         unjudged=unjudged,
     )
 
@@ -162,23 +162,27 @@ def _pace_notes(marks: Mapping[Way, Marks]) -> list[str]:
         return []
     said = []
     if found.pace > PACE:
-        said.append(f"The machine was up to {found.pace:.2f} times faster for some points than for others.")
+        said.append(f"The machine was {found.pace:.2f} times faster for some series, or values of x, than for others.")
     if found.unpaced:
         said.append(f"Of {found.unpaced} points nobody noted how fast it was.")
     return [f"Wall clock: {' '.join(said)} A small lead may be the machine's."]
 
 
-def spread(paces: Sequence[Mapping[str, float]]) -> float:
-    """The slowest over the fastest machine, in work or in reads, whichever differs more.
+def unevenness(points: Sequence[Point]) -> float:
+    """How many times faster the machine was for some contestants, or at some places of the axis, than for others.
 
-    >>> spread([{"work_s": 1.0, "read_s_per_byte": 2.0}, {"work_s": 1.25}])
-    1.25
+    In work or in reads, whichever differs more. By their means: at a single point a neighbour's second shows.
     """
     widest = 1.0
     for part in ("work_s", "read_s_per_byte"):
-        found = [pace[part] for pace in paces if part in pace]
-        if found:
-            widest = max(widest, max(found) / min(found))
+        for by in ("series", "x"):
+            found: dict[object, list[float]] = {}
+            for point in points:
+                if part in point.settings["taken"]:
+                    found.setdefault(getattr(point, by), []).append(point.settings["taken"][part])
+            means = [math.fsum(paces) / len(paces) for paces in found.values()]
+            if means:
+                widest = max(widest, max(means) / min(means))
     return widest
 
 

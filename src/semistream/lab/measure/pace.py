@@ -1,4 +1,4 @@
-"""What the machine is worth while turns are taken: a fixed piece of work and a fixed read, timed before and after them.
+"""What the machine is worth while turns are taken: a fixed piece of work and a fixed read, timed between them.
 
 Runs of a figure may be hours apart, and a machine that others use is not the same then. Counts do not care; wall times
 do. So each run says how fast its machine was, and a verdict whether that was the same for all who are compared.
@@ -7,6 +7,7 @@ do. So each run says how fast its machine was, and a verdict whether that was th
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -36,15 +37,20 @@ class Pace:
 
 
 def _read_seconds_per_byte(master: PageMaster) -> float:
+    """Of the middle one of the pieces."""
     file, buffer = open_file(master.page_files[0].path, direct=True), aligned_buffer(_PIECE_BYTES).data
     try:
-        most, started = min(os.fstat(file).st_size, _READ_BYTES), time.perf_counter()
-        read = sum(os.preadv(file, [buffer], start) for start in range(0, most, _PIECE_BYTES))
-        return (time.perf_counter() - started) / read
+        most, times = min(os.fstat(file).st_size, _READ_BYTES), []
+        for start in range(0, most, _PIECE_BYTES):
+            begun = time.perf_counter()
+            read = os.preadv(file, [buffer], start)
+            times.append((time.perf_counter() - begun) / read)
+        return statistics.median(times)
     finally:
         os.close(file)
 
 
-def mean_pace(paces: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of some paces, in what all of them have."""
-    return {part: sum(pace[part] for pace in paces) / len(paces) for part in paces[0] if all(part in p for p in paces)}
+def usual_pace(paces: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The middle one of some paces, part by part, in what all of them have."""
+    parts = set.intersection(*(set(pace) for pace in paces))
+    return {part: statistics.median(pace[part] for pace in paces) for part in sorted(parts)}
