@@ -114,6 +114,9 @@ def test_points_are_tidy_and_judged(finished: Path) -> None:
         "defaults",
     }
     assert all(point.settings["cpus"] >= 1 for point in rates)
+    # When its times were taken, and how fast the machine was then, is said of what the wall clock says, and only of it.
+    assert {point.way for point in rates if "taken" in point.settings} == {"wall"}
+    assert all(point.settings["taken"]["work_s"] > 0 for point in rates if point.way == "wall")
     # Of so small an R 1 to 5 % are too little for any operator, and left out.
     assert {point.x for point in rates} == {10.0}
     settings = rates[0].settings

@@ -106,7 +106,8 @@ class Lab:
             raise
         self.profiles: dict[str, CostProfile] = {"papers": papers_clock(machine), "machine": machine}
         self._tuning = dict(self.profiles)
-        self._pace = Pace()
+        #: how fast the machine is while times are taken
+        self.pace = Pace()
         self._masters: dict[str, Master] = {}
         #: stores that may be removed when others need their place; None without a limit
         self.shelf = None if data_limit is None else Shelf(self.data, data_limit, own=data is None)
@@ -273,7 +274,7 @@ class Lab:
             self.say(f"{name}, R = {source.rows:,}, M = {memory:,}")
             try:
                 with self.open(name, source, memory, **settings["options"], **schedule) as join:
-                    return run_steady(join, source.stream(batch, self.data), batch, turns, self.together, self._pace)
+                    return run_steady(join, source.stream(batch, self.data), batch, turns, self.together, self.pace)
             except BudgetError as error:
                 return {"refused": str(error)}
 

@@ -127,8 +127,7 @@ def judge(
 
 def _marks(found: Sequence[Check], points: Sequence[Point], unjudged: str) -> Marks:
     """By the points of one clock."""
-    # Runs say how many CPUs they had from the beginning, and later also when it was and how fast the machine was.
-    timed = [point for point in points if point.way == "wall" and point.settings.get("cpus") is not None]
+    timed = [point for point in points if point.way == "wall" and not {"taken", "cpus"}.isdisjoint(point.settings)]
     paced = [point for point in timed if point.settings.get("taken") is not None]
     held: dict[Part, bool | None] = {}
     for part in PARTS:

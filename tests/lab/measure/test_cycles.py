@@ -33,6 +33,7 @@ def test_cycles_are_counted_and_grow_with_memory(store: Path) -> None:
         assert len(found["cycles"]) == 6
         assert not found["resident"]
         assert len(found["turns"]) == 4
+        assert [set(pace) for pace in found["taken"]["pace"]] == [{"work_s"}] * 5
         assert all(turn["counts"]["tuples_in"] >= 1_000 for turn in found["turns"])
     assert large["cycles"][-1]["tuples"] > 1.5 * small["cycles"][-1]["tuples"]
     assert large["cycles"][-1]["hits"] > small["cycles"][-1]["hits"] > 0

@@ -21,6 +21,7 @@ from semistream.lab.figures.ticks import Ticks, percent
 from semistream.lab.laboratory import WAYS, Lab
 from semistream.lab.measure.arriving import Arriving, Floats, bursty, even
 from semistream.lab.measure.delays import clock_of, distribution
+from semistream.lab.measure.pace import taken_of
 from semistream.lab.measure.runs import Estimate
 from semistream.lab.measure.steady import batch_rows, push_next, warm
 from semistream.lab.sources import Synthetic
@@ -40,6 +41,8 @@ LOADS = Ticks((0.3, 0.7), (0.1, 0.3, 0.5, 0.7, 0.9))
 _FILLINGS, _LEAST_TUPLES, _MOST_TUPLES = 1, 20_000, 3_000_000
 #: on the wall clock a run lasts as long as its tuples come, and no longer than this
 _WALL_SECONDS = 2.0
+#: grows when a run records something else: older runs are made again
+_RULES = 2
 _KINDS = {"": bursty, EVEN: even}
 
 
@@ -66,6 +69,7 @@ def _measured(
         "tuples": tuples,
         "loads": list(loads),
         "rates": {way: round(rate) for way, rate in rates.items()},
+        "rules": _RULES,
         "direct": lab.direct,
     }
 
@@ -76,8 +80,7 @@ def _measured(
             reading = Reading(stream)
             warm(join, partial(push_next, join, reading.batches(batch), lab.together))
             with lab.together.alone():
-                found = _stays(lab, join, stream, reading.position, rates, loads, tuples)
-        return found
+                return _stays(lab, join, stream, reading.position, rates, loads, tuples)
 
     return lab.log.once(settings, make, alone=False)
 
@@ -93,6 +96,7 @@ def _stays(
 ) -> dict[str, Any]:
     """How long tuples stay, by clock, load and kind of stream."""
     found: dict[str, Any] = {}
+    watch = lab.pace.watch(join)
     arriving = Arriving(join, stream, position)
     for way in WAYS:
         for load in loads:
@@ -106,7 +110,9 @@ def _stays(
                 times = schedule(rate, count, lab.seed)
                 behind = max(sample.behind for sample in arriving.turns(times, clock, stays))
                 found[f"{way}/{load}/{kind}"] = {**distribution(np.concatenate(stays)), "behind": behind}
-    return found
+                if way == "wall":
+                    watch.look()
+    return {"stays": found, "taken": watch.taken()}
 
 
 def _run(lab: Lab) -> Iterator[Point]:
@@ -122,20 +128,22 @@ def _run(lab: Lab) -> Iterator[Point]:
             found = _measured(lab, algorithm, source, memory, rates, tuples)
         except BudgetError:
             continue
-        for name, one in found.items():
+        for name, one in found["stays"].items():
             way, load, kind = name.split("/")
+            timed: dict[str, Any] = {"taken": taken_of(found)} if way == "wall" else {}
             stay = Estimate(one["mean"], one["low"], one["high"], int(one["n"]))
             yield lab.point(
                 FIGURE,
-                way,  # type: ignore[arg-type]
+                way,
                 f"{algorithm}{kind}",
                 percent(float(load)),
                 stay,
                 memory=memory,
-                rate_per_s=float(load) * rates[way],  # type: ignore[index]
+                rate_per_s=float(load) * rates[way],
                 tuples=tuples,
                 quantiles=list(one["quantiles"]),
                 most_behind=one["behind"],
+                **timed,
             )
 
 

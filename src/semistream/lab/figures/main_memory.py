@@ -65,7 +65,9 @@ def _measured(lab: Lab, algorithm: str, source: Synthetic, memory: int) -> Run |
         try:
             with lab.open(algorithm, source, memory) as join:
                 stream = source.stream(batch, lab.data)
-                return run_cycles(join, stream, batch, settings["cycles"], settings["most_tuples"], lab.together)
+                return run_cycles(
+                    join, stream, batch, settings["cycles"], settings["most_tuples"], lab.together, lab.pace
+                )
         except BudgetError as error:
             return {"refused": str(error)}
 

@@ -13,6 +13,7 @@ from semistream.lab.figures.family import SIZE_AXIS, SSCJ, SSJ, Family
 from semistream.lab.figures.ticks import Ticks
 from semistream.lab.laboratory import WAYS, Lab
 from semistream.lab.measure.delays import run_delays
+from semistream.lab.measure.pace import taken_of
 from semistream.lab.measure.runs import Estimate
 from semistream.lab.measure.steady import batch_rows
 from semistream.lab.sources import Synthetic
@@ -48,7 +49,7 @@ def measured(lab: Lab, algorithm: str, source: Synthetic, memory: int) -> Mappin
         lab.say(f"{algorithm}, times, R = {source.rows:,}, M = {memory:,}")
         with lab.open(algorithm, source, memory) as join:
             stream = SyntheticStream(source.rows, source.skew, source.seed)
-            return run_delays(join, stream, batch, lab.profiles, WAYS, rates, lab.together)
+            return run_delays(join, stream, batch, lab.profiles, WAYS, rates, lab.together, lab.pace)
 
     return lab.log.once(settings, make, alone=False)
 
@@ -90,6 +91,8 @@ def _point(
         "steady": run["steady"],
         "tuning": "defaults",
     }
+    if way == "wall":
+        settings["taken"] = taken_of(run)
     return lab.point(
         figure, way, algorithm, x, Estimate(times["mean"], times["low"], times["high"], int(times["n"])), **settings
     )

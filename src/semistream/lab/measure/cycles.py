@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from semistream.cost.clock import row_bytes
 from semistream.engine.join import SemiStreamJoin
+from semistream.lab.measure.pace import Pace
 from semistream.lab.measure.steady import cached_rows, push_next, turn
 from semistream.lab.measure.together import Together
 
@@ -33,9 +34,10 @@ def run_cycles(
     cycles: int,
     most_tuples: int,
     together: Together | None = None,
+    pace: Pace | None = None,
 ) -> dict[str, Any]:
     """Warm up by whole R-cycles, then measure in turns; JSON values, as `run_steady` gives them, and the cycles."""
-    stats, others = join.stats, together or Together()
+    stats, others, machine = join.stats, together or Together(), pace or Pace()
     # The first cycle begins with an empty H_S, and none is left to count where all of R is held.
     found: list[dict[str, float]] = []
     resident = False
@@ -50,7 +52,10 @@ def run_cycles(
     length = found[-1]["tuples"] if found else join.reader.n_rows
     count = max(int(min(length / 2, _MOST_TURN_TUPLES)) // batch, 2)
     with others.alone():
-        turns = [turn(join, stream, batch, count) for _ in range(_TURNS)]
+        watch, turns = machine.watch(join), []
+        for _ in range(_TURNS):
+            turns.append(turn(join, stream, batch, count))
+            watch.look()
     symbols = {"d": float(join.plan.division.rows), "h_R": float(cached_rows(join)), "h_S": float(join.waiting)}
     return {
         "turns": turns,
@@ -60,6 +65,7 @@ def run_cycles(
         "cycles": found,
         "resident": resident,
         "steady": resident or _rests([cycle["hits"] for cycle in found]),
+        "taken": watch.taken(),
     }
 
 

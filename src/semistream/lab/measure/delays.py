@@ -19,6 +19,7 @@ from semistream.cost.clock import CostClock, counted
 from semistream.cost.profile import CostProfile
 from semistream.engine.join import SemiStreamJoin
 from semistream.lab.figure import Way
+from semistream.lab.measure.pace import Pace, Watch
 from semistream.lab.measure.runs import Estimate
 from semistream.lab.measure.steady import Warmed, push, push_next, warm
 from semistream.lab.measure.together import Together
@@ -115,6 +116,7 @@ def run_delays(
     ways: tuple[Way, ...],
     rates_per_s: Mapping[str, list[float]] | None,
     together: Together | None = None,
+    pace: Pace | None = None,
 ) -> dict[str, Any]:
     """Warm up; processing times at full speed by all clocks at once; then waiting times at each rate, clock by clock.
 
@@ -123,7 +125,9 @@ def run_delays(
     reading, others = Reading(stream), together or Together()
     warmed = warm(join, partial(push_next, join, reading.batches(batch), others))
     with others.alone():
-        return _times(join, stream, reading.position, warmed, batch, profiles, ways, rates_per_s)
+        watch = (pace or Pace()).watch(join)
+        found = _times(join, stream, reading.position, warmed, batch, profiles, ways, rates_per_s, watch)
+        return {**found, "taken": watch.taken()}
 
 
 def _times(
@@ -135,9 +139,11 @@ def _times(
     profiles: dict[str, CostProfile],
     ways: tuple[Way, ...],
     rates_per_s: Mapping[str, list[float]] | None,
+    watch: Watch,
 ) -> dict[str, Any]:
     turns = 2 * -(-max(warmed.block_tuples, 4 * batch) // batch)
     processing, capacity = _at_full_speed(join, stream, position, turns, batch, profiles, ways)
+    watch.look()
     position += turns * batch
     tuples = int(min(max(_TURNS_PER_LOAD * warmed.loop_tuples, _LEAST_TUPLES), _MOST_TUPLES))
     waiting: dict[str, list[dict[str, Any]]] = {}
@@ -148,6 +154,8 @@ def _times(
             found = _at_rate(join, stream, position, tuples, rate, clock_of(way, join, profiles))
             position += tuples
             waiting[way].append({"rate_per_s": rate, **distribution(found)})
+            if way == "wall":
+                watch.look()
     return {"processing": processing, "waiting": waiting, "capacity": capacity, "steady": warmed.steady}
 
 

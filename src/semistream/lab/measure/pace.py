@@ -10,10 +10,13 @@ import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from functools import cached_property
+from typing import Any
 
+from semistream.engine.join import SemiStreamJoin
 from semistream.lab.measure.yardstick import Yardstick
-from semistream.master.base import Master, aligned_buffer
+from semistream.master.base import aligned_buffer
 from semistream.master.files import open_file
 from semistream.master.pages import PageMaster
 
@@ -28,12 +31,38 @@ class Pace:
     def _yardstick(self) -> Yardstick:
         return Yardstick()
 
-    def now(self, master: Master, direct: bool) -> dict[str, float]:
+    def watch(self, join: SemiStreamJoin) -> Watch:
+        """The machine from now on, while this join's times are taken."""
+        return Watch(self, join)
+
+    def now(self, join: SemiStreamJoin) -> dict[str, float]:
         """Seconds of the yardstick and, where R is read past the page cache, per byte of it."""
         found = {"work_s": self._yardstick.seconds(time.perf_counter)}
-        if direct and isinstance(master, PageMaster):
-            found["read_s_per_byte"] = _read_seconds_per_byte(master)
+        if join.direct and isinstance(join.master, PageMaster):
+            found["read_s_per_byte"] = _read_seconds_per_byte(join.master)
         return found
+
+
+class Watch:
+    """Looks at the machine, from before the first of some turns until after the last."""
+
+    def __init__(self, pace: Pace, join: SemiStreamJoin) -> None:
+        self._pace, self._join = pace, join
+        self._found: list[dict[str, float]] = []
+        self.look()
+
+    def look(self) -> None:
+        self._found.append(self._pace.now(self._join))
+
+    def taken(self) -> dict[str, Any]:
+        """When the times were taken and how fast the machine was, as JSON values."""
+        return {"at": datetime.now(UTC).isoformat(timespec="seconds"), "pace": self._found}
+
+
+def taken_of(result: Mapping[str, Any]) -> dict[str, Any] | None:
+    """When a run's times were taken, and how fast its machine usually was; None if nobody noted it."""
+    taken = result.get("taken")
+    return None if taken is None else {"at": taken["at"], **usual_pace(taken["pace"])}
 
 
 def _read_seconds_per_byte(master: PageMaster) -> float:

@@ -15,7 +15,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -27,7 +26,7 @@ from semistream.cost.clock import CostClock, counted, row_bytes
 from semistream.cost.profile import CostProfile, machine_info
 from semistream.engine.join import SemiStreamJoin
 from semistream.lab.figure import Way
-from semistream.lab.measure.pace import Pace, usual_pace
+from semistream.lab.measure.pace import Pace, taken_of
 from semistream.lab.measure.runs import Estimate
 from semistream.lab.measure.together import Together
 from semistream.lab.workloads.relation import WAITING_BYTES
@@ -102,10 +101,10 @@ def run_steady(
         turn_batches = max(round(max(warmed.block_tuples * rule.turn_blocks, enough) / batch), 2)
         begun = restarts(join)
         with others.alone():
-            measured, paces = [], [machine.now(join.master, join.direct)]
+            watch, measured = machine.watch(join), []
             for _ in range(turns or rule.turns):
                 measured.append(turn(join, stream, batch, turn_batches))
-                paces.append(machine.now(join.master, join.direct))
+                watch.look()
         kept = restarts(join) == begun
         if kept:
             break
@@ -127,7 +126,7 @@ def run_steady(
         "steady": warmed.steady and kept,
         "most_rounds": rule.most_rounds,
         "cpus": machine_info()["cpus"],
-        "taken": {"at": datetime.now(UTC).isoformat(timespec="seconds"), "pace": paces},
+        "taken": watch.taken(),
     }
 
 
@@ -327,8 +326,7 @@ class Run:
     @property
     def taken(self) -> dict[str, Any] | None:
         """When the wall clock was read, and how fast the machine was then; None if nobody noted it."""
-        taken = self.timed.get("taken")
-        return None if taken is None else {"at": taken["at"], **usual_pace(taken["pace"])}
+        return taken_of(self.timed)
 
     @property
     def cpu_share(self) -> float | None:
