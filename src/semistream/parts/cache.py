@@ -16,7 +16,7 @@ from semistream.columns.validity import AsOf, Validity
 from semistream.kernels import cache as kernel
 from semistream.kernels import compact as compact_kernel
 from semistream.kernels import rows as row_kernel
-from semistream.kernels import validity, versions
+from semistream.kernels import switching, validity, versions
 from semistream.parts.arena import Arena, ArenaShape, BlockPool, Pool
 from semistream.parts.runs import Versions
 
@@ -47,9 +47,9 @@ class Balance:
 class Judged(IntEnum):
     """Which keys an eviction looks at: those of whole periods, those on probation, or all."""
 
-    SETTLED = kernel.JUDGE_SETTLED
-    YOUNG = kernel.JUDGE_YOUNG
-    ALL = kernel.JUDGE_ALL
+    SETTLED = switching.JUDGE_SETTLED
+    YOUNG = switching.JUDGE_YOUNG
+    ALL = switching.JUDGE_ALL
 
 
 class PairArrays(Protocol):
@@ -425,16 +425,16 @@ class Cache:
 
     def collect(self, codes: Int64s, counts: Int64s) -> None:
         """Open entries for keys whose rows are to be collected."""
-        kernel.cache_mark_switching(codes, counts, len(codes), self.entries, self.state)
+        switching.mark_switching(codes, counts, len(codes), self.entries, self.state)
 
     def activate(self) -> None:
         """Show the collected keys to the stream."""
-        kernel.cache_activate(self.entries, self.state)
+        switching.activate(self.entries, self.state)
 
     def evict_unbalanced(self, balance: Balance, tuple_bytes: float, whom: Judged) -> int:
         """Evict keys that take more bytes here than their `tuple_bytes` each elsewhere; returns how many."""
         evicted = int(
-            kernel.cache_evict_unbalanced(
+            switching.evict_unbalanced(
                 self.table, tuple_bytes, balance.entry_bytes, balance.row_bytes, balance.factor, whom
             )
         )

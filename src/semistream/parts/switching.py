@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from semistream.kernels import cache as kernel
 from semistream.kernels import rows as row_kernel
+from semistream.kernels import switching
 from semistream.master.base import PageBlock
 from semistream.parts.cache import Cache
 
@@ -33,7 +34,7 @@ def collect_rows(cache: Cache, block: PageBlock, codes: Int64s, slots: Int64s, m
     taken = attempts = 0
     while True:
         filled = int(
-            kernel.cache_collect(
+            switching.collect(
                 codes,
                 block.n_rows,
                 cache.entries,
@@ -48,7 +49,7 @@ def collect_rows(cache: Cache, block: PageBlock, codes: Int64s, slots: Int64s, m
         cache.pack(block, block.row_ids(ids[:filled]), filled, slots)
         taken += filled
         if cursor[2]:
-            kernel.cache_drop_overgrown(cache.table)
+            switching.drop_overgrown(cache.table)
             cursor[2] = 0
         if cursor[1] == 2:
             return taken
@@ -66,7 +67,7 @@ def _give_up_some(cache: Cache, attempt: int) -> bool:
     """Forget about an eighth of the keys being collected, all of them when they are few; False when none is left."""
     few = cache.state[kernel.C_SWITCHING_KEYS] <= 8
     salt = attempt * 0x9E3779B97F4A7C1 & (2**63 - 1)
-    kernel.cache_drop_switching(cache.table, 2**32 if few else 2**29, salt)
+    switching.drop_switching(cache.table, 2**32 if few else 2**29, salt)
     return bool(cache.state[kernel.C_SWITCHING_KEYS] > 0)
 
 
