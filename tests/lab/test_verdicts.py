@@ -259,7 +259,7 @@ def test_w_star_stands_beside_the_memory_that_ssbj_needs(tmp_path: Path) -> None
     ladder = {"ssbj": [(1e5, 10.0), (4e5, 40.0)], "meshjoin": [(2e5, 10.0), (8e5, 40.0)]}
     with tiny_lab(tmp_path / "out", tmp_path / "data") as lab:
         source = SSBJ.source(lab)
-        found = {p.series: p for p in _needed(lab, "ssbj-4a", "papers", ladder, 20.0, 20.0, source, True)}
+        found = {p.series: p for p in _needed(lab, "ssbj-4a", "papers", ladder, 20.0, 20.0, source, {})}
     bound = found["ssbj"].settings["w_star_over_meshjoin"]
     assert bound == pytest.approx(optimum_ratio(source.classes(), 2e5))
     assert bound > 1

@@ -7,6 +7,7 @@ budgets, and the memory for a rate is read off between the rungs, both on logari
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,9 @@ from semistream.lab.figure import Axis, Figure, Point, Printed, Verdict, Way
 from semistream.lab.figures.family import SSBJ, optimum_ratio, span
 from semistream.lab.figures.ticks import Ticks
 from semistream.lab.laboratory import TUNED_FOR, WAYS, Lab
+from semistream.lab.measure.pace import taken_together
 from semistream.lab.measure.runs import Estimate
+from semistream.lab.measure.steady import Run
 from semistream.lab.sources import Synthetic
 from semistream.lab.verdicts import AHEAD, Check, Curves, factor, judge, rises
 
@@ -37,10 +40,12 @@ _RATES = Ticks((4,), (8,))
 _MB = 1e6
 
 Ladder = dict[Way, dict[str, list[tuple[float, float]]]]
+#: the runs of the rungs, by clock, algorithm and R
+Runs = dict[tuple[Way, str, Synthetic], list[Run]]
 
 
-def _ladder(lab: Lab, source: Synthetic, shares: Shares, rested: dict[Way, bool]) -> Ladder:
-    """(memory, rate) of both algorithms, each tuned for the clock, by way; `rested` says whose runs were at rest."""
+def _ladder(lab: Lab, source: Synthetic, shares: Shares, runs: Runs) -> Ladder:
+    """(memory, rate) of both algorithms, each tuned for the clock, by way; adds the `runs` behind them."""
     found: Ladder = {way: {name: [] for name in shares} for way in WAYS}
     for algorithm, rungs in shares.items():
         for share in rungs.of(lab):
@@ -50,8 +55,16 @@ def _ladder(lab: Lab, source: Synthetic, shares: Shares, rested: dict[Way, bool]
                 run = lab.measure(algorithm, source, memory, options=options)
                 if run is not None:
                     found[way][algorithm].append((memory, run.rate(way).mean))
-                    rested[way] = rested.get(way, True) and run.steady
+                    runs.setdefault((way, algorithm, source), []).append(run)
     return found
+
+
+def _state(runs: Runs, way: Way, algorithm: str, source: Synthetic) -> dict[str, Any]:
+    """What has to be known of the runs that a point is read off between."""
+    state: dict[str, Any] = {"steady": all(run.steady for key, found in runs.items() for run in found if key[0] == way)}
+    if way == "wall":
+        state["taken"] = taken_together([run.taken for run in runs[way, algorithm, source]])
+    return state
 
 
 def memory_for(rungs: Sequence[tuple[float, float]], rate: float) -> float | None:
@@ -78,29 +91,29 @@ def _common(ladders: Sequence[dict[str, list[tuple[float, float]]]]) -> tuple[fl
 
 def _figure_4a(lab: Lab) -> Iterator[Point]:
     source = SSBJ.source(lab, _SIZE)
-    rested: dict[Way, bool] = {}
-    ladder = _ladder(lab, source, _LADDER, rested)
+    runs: Runs = {}
+    ladder = _ladder(lab, source, _LADDER, runs)
     for way in WAYS:
         common = _common([ladder[way]])
         if common is None:
             continue
         for rate in np.geomspace(*common, int(_RATES.of(lab)[0])):
-            yield from _needed(lab, "ssbj-4a", way, ladder[way], float(rate), float(rate), source, rested[way])
+            yield from _needed(lab, "ssbj-4a", way, ladder[way], float(rate), float(rate), source, runs)
 
 
 def _figure_4b(lab: Lab) -> Iterator[Point]:
-    rested: dict[Way, bool] = {}
+    runs: Runs = {}
     ladders = {}
     for size in _SIZES.of(lab):
         source = SSBJ.source(lab, size)
-        ladders[source] = _ladder(lab, source, _LADDER if size == _SIZE else _SHORT, rested)
+        ladders[source] = _ladder(lab, source, _LADDER if size == _SIZE else _SHORT, runs)
     for way in WAYS:
         common = _common([ladder[way] for ladder in ladders.values()])
         if common is None:
             continue
         rate = float(np.sqrt(common[0] * common[1]))
         for source, ladder in ladders.items():
-            yield from _needed(lab, "ssbj-4b", way, ladder[way], rate, source.rows, source, rested[way])
+            yield from _needed(lab, "ssbj-4b", way, ladder[way], rate, source.rows, source, runs)
 
 
 def _needed(
@@ -111,7 +124,7 @@ def _needed(
     rate: float,
     x: float,
     source: Synthetic,
-    steady: bool,
+    runs: Runs,
 ) -> Iterator[Point]:
     for algorithm, rungs in ladder.items():
         memory = memory_for(rungs, rate)
@@ -127,7 +140,7 @@ def _needed(
                 Estimate(size, size, size, 1),
                 rate_per_s=rate,
                 rows=source.rows,
-                steady=steady,
+                **_state(runs, way, algorithm, source),
                 tuning=f"tuned for the {TUNED_FOR[way]} profile",
                 w_star_over_meshjoin=best if best < float("inf") else None,
             )

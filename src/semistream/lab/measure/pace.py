@@ -83,3 +83,17 @@ def usual_pace(paces: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The middle one of some paces, part by part, in what all of them have."""
     parts = set.intersection(*(set(pace) for pace in paces))
     return {part: statistics.median(pace[part] for pace in paces) for part in sorted(parts)}
+
+
+def taken_together(taken: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
+    """The same of several runs behind one point: when the last was, and the mean; None if nobody noted it of one.
+
+    >>> taken_together([{"at": "1:00", "work_s": 1.0}, {"at": "2:00", "work_s": 2.0}])
+    {'at': '2:00', 'work_s': 1.5}
+    """
+    known = [one for one in taken if one is not None]
+    if not known or len(known) < len(taken):
+        return None
+    parts = sorted(set.intersection(*(set(one) for one in known)) - {"at"})
+    means = {part: statistics.fmean(one[part] for one in known) for part in parts}
+    return {"at": max(one["at"] for one in known), **means}
