@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from semistream.engine.join import SemiStreamJoin
@@ -20,8 +21,8 @@ from semistream.master.base import aligned_buffer
 from semistream.master.files import open_file
 from semistream.master.pages import PageMaster
 
-#: what is read from the beginning of R, in pieces: long enough to be a rate, and short beside the turns
-_READ_BYTES, _PIECE_BYTES = 64 << 20, 4 << 20
+#: what is read from the beginning of R: long enough to be a rate, and short beside the turns
+_PIECES, _PIECE_BYTES = 16, 4 << 20
 
 
 class Pace:
@@ -36,10 +37,12 @@ class Pace:
         return Watch(self, join)
 
     def now(self, join: SemiStreamJoin) -> dict[str, float]:
-        """Seconds of the yardstick and, where R is read past the page cache, per byte of it."""
+        """Seconds of the yardstick and, where R is read past the page cache and has a few MB, per byte of it."""
         found = {"work_s": self._yardstick.seconds(time.perf_counter)}
         if join.direct and isinstance(join.master, PageMaster):
-            found["read_s_per_byte"] = _read_seconds_per_byte(join.master)
+            read = _read_seconds_per_byte(join.master.page_files[0].path)
+            if read is not None:
+                found["read_s_per_byte"] = read
         return found
 
 
@@ -65,16 +68,18 @@ def taken_of(result: Mapping[str, Any]) -> dict[str, Any] | None:
     return None if taken is None else {"at": taken["at"], **usual_pace(taken["pace"])}
 
 
-def _read_seconds_per_byte(master: PageMaster) -> float:
-    """Of the middle one of the pieces."""
-    file, buffer = open_file(master.page_files[0].path, direct=True), aligned_buffer(_PIECE_BYTES).data
+def _read_seconds_per_byte(path: Path) -> float | None:
+    """Of the middle one of the pieces; whole ones, round and round where they are few. None where there is none."""
+    file, buffer = open_file(path, direct=True), aligned_buffer(_PIECE_BYTES).data
     try:
-        most, times = min(os.fstat(file).st_size, _READ_BYTES), []
-        for start in range(0, most, _PIECE_BYTES):
+        whole, times = os.fstat(file).st_size // _PIECE_BYTES, []
+        if not whole:
+            return None
+        for number in range(_PIECES):
             begun = time.perf_counter()
-            read = os.preadv(file, [buffer], start)
-            times.append((time.perf_counter() - begun) / read)
-        return statistics.median(times)
+            os.preadv(file, [buffer], number % whole * _PIECE_BYTES)
+            times.append(time.perf_counter() - begun)
+        return statistics.median(times) / _PIECE_BYTES
     finally:
         os.close(file)
 
